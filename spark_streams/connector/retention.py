@@ -51,7 +51,7 @@ from spark_streams.connector.wire.replies import (
     transact,
 )
 from spark_streams.connector.wire.scan import matching_strings
-from spark_streams.connector.wire.xinfo import ConsumerInfo, GroupInfo, consumers_in, groups_in
+from spark_streams.connector.wire.xinfo import ConsumerInfo, GroupInfo, groups_in
 
 GroupName = tuple[bytes, bytes]  # stream, group
 Name = TypeVar("Name", bytes, str)
@@ -101,17 +101,6 @@ def holding(readers: Mapping[tuple[Name, Name], ReadingGroup]) -> list[tuple[Nam
     for (stream, _), reader in readers.items():
         most[stream] = max(reader.needed, most.get(stream, reader.needed))
     return [group for group, reader in readers.items() if reader.needed < most[group[0]]]
-
-
-def is_idle(consumers: Sequence[ConsumerInfo], idle_ms: int) -> bool:
-    """Whether a group has consumers, and all of them are idle for this time."""
-    return bool(consumers) and all(consumer.idle >= idle_ms for consumer in consumers)
-
-
-def fetch_consumers(server: Server, groups: Sequence[GroupName]) -> dict[GroupName, list[ConsumerInfo]]:
-    """Return the consumers of each group that exists, in one round trip. Raises ServerReplyError."""
-    replies = server.execute_all([("XINFO", "CONSUMERS", *group) for group in groups], *_DELETED)
-    return _read(groups, replies, consumers_in)
 
 
 def record_forgotten(

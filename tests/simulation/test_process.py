@@ -70,6 +70,13 @@ MENDED = {
     "a batch whose pieces are held was cut": [(830336, "lists")],
     "a restored server is counted": [(40120735,)],
     "a new stream has nothing left": [(8600454,)],
+    "a missing record of failed batches is a finding": [
+        (61000571, "faults"), (63000562, "faults", "renew"), (63000580, "faults", "renew"),
+    ],
+    "a missing commit mark is a finding": [
+        (61000199, "faults"), (61000552, "faults"), (61000642, "faults"), (61000893, "faults"), (62000411, "renew"),
+        (62000422, "renew"), (63000520, "faults", "renew"),
+    ],
     "an error names a remedy": [(40300199, "faults", "renew"), (40100784, "faults"), (961181,)],
 }  # fmt: skip
 # Seeds in which the product does what is documented, each with words of the row (docs/reference/).
@@ -81,10 +88,7 @@ DOCUMENTED = {
     "passed over by `seek`, or left pending by an earlier checkpoint": [(3100586,)],
     "or while entries are pending that no batch has": [(9150020, "drawn")],
     "restored once more, to a newer state": [(820141,)],
-    "The entries of the last batch, or of lost acknowledgements, are read again": [
-        (61000571, "faults"),
-        (63000562, "faults", "renew"),
-    ],
+    "Entries that were delivered and set aside since that state are not read, and not reported": [(61001354, "faults")],
     "before the query's group was created (or it is then destroyed)": [(61000158, "faults")],
     "If they are not pending now, they are not reported": [(62000465, "renew")],
     "A group is moved or created again while its query takes or reserves a batch": [(62000524, "renew")],

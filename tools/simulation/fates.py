@@ -111,7 +111,8 @@ def _with_older_checkpoints(chance: random.Random, plan: Plan) -> Plan:
     return replace(plan, steps=woven(chance, plan.steps, [1, 1, 2, 3], block))
 
 
-_A_RIGHT = 0.999  # choice of a code: the last one, a missing right, which may be met within a transaction
+_A_RIGHT = 0.999  # choice of a code: the last one, a missing right, which may be met within a transaction. That which
+# moves a page is about the thirtieth command.
 
 
 def _with_refused_redrives(chance: random.Random, plan: Plan) -> Plan:
@@ -122,8 +123,9 @@ def _with_refused_redrives(chance: random.Random, plan: Plan) -> Plan:
         block = [random_step(chance, "misfit", 0), *triggers(chance, 1, 2)]
         for _ in range(chance.choice([1, 2, 3])):
             refuse = random_step(chance, "refuse", 0)
-            code = chance.choice([refuse.choice, _A_RIGHT])
-            block += [replace(refuse, choice=code, amount=round(0.3 + 0.6 * refuse.amount, 3))]
+            if chance.random() < 0.6:
+                refuse = replace(refuse, choice=_A_RIGHT, amount=round(0.7 + 0.4 * refuse.amount, 3))
+            block += [refuse]
             block += [random_step(chance, "redrive", 0), *triggers(chance, 0, 0, 1)]
         return [*block, random_step(chance, "redrive", 0), *triggers(chance, 1, 2)]
 

@@ -72,16 +72,15 @@ def evict(world: World, step: Step) -> None:
     if keys:
         key = pick(keys, step.choice)
         world.tell(f"      {key}")
-        world.client.delete(key)
         kind = "evicted " + ":".join(key.split(":")[1:2])
+        for _, fields in world.client.xrange(key) if kind == "evicted retry" else ():
+            waited = world.model.entries_of(fields["dl.stream"], [fields["dl.id"]])
+            world.model.excuse(waited, Reason.RETRIES_DELETED)
+        world.client.delete(key)
         if kind == "evicted first":
             world.births.forget()
         elif kind == "evicted committed":
             world.set_back_in = world.query.runs
-        elif kind == "evicted attempts" and world.query.has_record:  # documented
-            for name in world.names():
-                for entry in world.model.entries_of(name, world.see(name).ours()):
-                    entry.repeat_reasons.add(Reason.RECORD_OLDER)
         for name in [*world.names(), OUT]:
             world.model.stream(name).suffers(kind)
 
@@ -239,6 +238,7 @@ def _set_back(world: World, to: Backup) -> None:
     world.letters.set_back(to.last)
     _lost_by_the_sink(world, written)
     is_other_record = _record(world) != record
+    is_committed = world.query.committed == len(world.query.offsets) - 1
     for entry in world.model.entries.values():
         if entry.n in to.alive:
             if entry.removed_by in _WITH_ITS_STREAM:
@@ -287,6 +287,9 @@ def _set_back(world: World, to: Backup) -> None:
                 world.model.excuse_only_pending([entry])
             elif world.query.has_record and is_other_record:
                 entry.repeat_reasons.add(Reason.RECORD_OLDER)
+                is_below = entry.key <= id_key(world.query.logged(name))
+                if is_below and is_committed and entry.n not in written:  # documented: its batch had set it aside
+                    entry.excuses.add(Reason.SET_ASIDE_SINCE)
         if is_shared:
             world.model.goes_back(name)
         world.births.changed(name)

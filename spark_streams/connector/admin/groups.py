@@ -30,9 +30,7 @@ from spark_streams.connector.retention import (
     GroupName,
     Readers,
     ReadingGroup,
-    fetch_consumers,
     holding,
-    is_idle,
     knows_acked,
     record_forgotten,
 )

@@ -139,7 +139,9 @@ def rule_of(points: Sequence[StreamPoint], groups: Sequence[Sequence[GroupPoint 
     """Return the rule of a stream. groups: of each group, its point at each of the moments, None: there was none."""
     if len(points) < 2:
         return Rule("", "one snapshot shows no rate")
-    began = _began(points) if points[-1].removed > points[0].removed else 0
+    # Entries are removed after this moment: before, the stream has not reached its limit.
+    full = [number for number, point in enumerate(points) if point.removed == points[0].removed]
+    began = full[-1] if points[-1].removed > points[0].removed else 0
     points, groups = points[began:], [group[began:] for group in groups]
     first, last = points[0], points[-1]
     span = last.at_ms - first.at_ms
@@ -174,11 +176,6 @@ def _said(kind: str, mean: float) -> str:
         whole = round(mean)
         return f"a length of about {round(whole, 2 - len(str(whole))):,} entries"
     return f"an age of about {duration(mean)}" if kind == AGE else f"about {size(round(mean))} of memory"
-
-
-def _began(points: Sequence[StreamPoint]) -> int:
-    """Return the number of the moment after which entries are removed: before, the stream has not reached its limit."""
-    return max(number for number, point in enumerate(points) if point.removed == points[0].removed)
 
 
 def _steady(values: Sequence[int | None], change: float, nodes: float) -> _Steady | None:

@@ -75,11 +75,6 @@ class ReaderTypes:
         for schema in schemas:
             self._add(schema)
 
-    def has_same(self, field: Mapping[str, Json]) -> bool:
-        """Return whether a writer's field is read as the type that it has, if it is read."""
-        kind = field["type"]
-        return not _has_names(kind) and all(kind == one for one in self.fields.get(field["name"], ()))
-
     def has_logical(self, kind: Json) -> bool:
         """Return whether a writer's type may be read as one with a logical type."""
         return isinstance(kind, str) and not self.kinds.isdisjoint(_PROMOTED.get(kind, ()))
@@ -129,8 +124,10 @@ def for_fastavro(schema: Json, reader: ReaderTypes | None = None) -> Json:
 
 
 def _field(field: Mapping[str, Json], reader: ReaderTypes | None) -> Json:
-    other = None if reader is None or reader.has_same(field) else reader
-    return {**field, "type": for_fastavro(field["type"], other)}
+    kind = field["type"]  # the reader does not matter if it reads the field as this type, or does not read it
+    others = () if reader is None else reader.fields.get(field["name"], ())
+    is_same = not _has_names(kind) and all(kind == one for one in others)
+    return {**field, "type": for_fastavro(kind, None if is_same else reader)}
 
 
 def _logical(schema: Mapping[str, Json]) -> str:

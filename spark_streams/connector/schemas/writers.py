@@ -48,11 +48,6 @@ _PRIMITIVE: dict[str, Fit] = {
 _DATE, _TIMESTAMP, _LOCAL = fitter(T.DateType()), fitter(T.TimestampType()), fitter(T.TimestampNTZType())
 
 
-def _days(value: Any) -> int:
-    days: timedelta = _DATE(value) - date(1970, 1, 1)
-    return days.days
-
-
 def _time(fit: Fit, epoch: Any, unit: int) -> Fit:
     """Return the function that counts units, of so many microseconds, since the epoch."""
 
@@ -66,7 +61,7 @@ def _time(fit: Fit, epoch: Any, unit: int) -> Fit:
 
 
 _LOGICAL: dict[tuple[str, Json], Fit] = {
-    ("int", "date"): _days,
+    ("int", "date"): lambda value: (_DATE(value) - date(1970, 1, 1)).days,
     ("long", "timestamp-millis"): _time(_TIMESTAMP, EPOCH, 1000),
     ("long", "timestamp-micros"): _time(_TIMESTAMP, EPOCH, 1),
     ("long", "local-timestamp-millis"): _time(_LOCAL, LOCAL_EPOCH, 1000),

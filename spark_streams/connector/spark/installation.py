@@ -316,8 +316,7 @@ def set_up_workers(spark: SparkSession, is_ours: bool) -> None:
 
     sent = [os.path.join(SparkFiles.getRootDirectory(), name) for name in context._python_includes or ()]
     path = [*sent, context.environment.get("PYTHONPATH"), os.environ.get("PYTHONPATH")]
-    findings = Findings()
-    environment = {"PYTHONPATH": os.pathsep.join(filter(None, path))}
+    findings, environment = Findings(), {"PYTHONPATH": os.pathsep.join(filter(None, path))}
     if "DATABRICKS_RUNTIME_VERSION" not in os.environ:  # it brings the packages of a notebook in a way of its own
         _check_spark_python(findings, context.pythonExec, variable, False, environment)
     for problem in findings.problems:

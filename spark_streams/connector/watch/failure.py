@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from spark_streams.connector.errors import QueryError, RStreamError, find_in_text
 from spark_streams.connector.options.source_options import SourceOptions
@@ -195,13 +195,9 @@ def to_rstream_error(error: BaseException) -> RStreamError:
         return error
     line = one_line(error)
     condition = re.match(r"\[(\w+)\] ", line)
-    error_class = condition and next(
-        (candidate for candidate in _with_subclasses(RStreamError) if candidate.condition == condition[1]), None
-    )
-    return error_class(line[condition.end() :]) if condition and error_class else QueryError(line)
-
-
-def _with_subclasses(kind: type[RStreamError]) -> Iterator[type[RStreamError]]:
-    yield kind
-    for subclass in kind.__subclasses__():
-        yield from _with_subclasses(subclass)
+    kinds = [RStreamError]
+    for kind in kinds:  # it grows
+        kinds += kind.__subclasses__()
+        if condition and kind.condition == condition[1]:
+            return kind(line[condition.end() :])
+    return QueryError(line)

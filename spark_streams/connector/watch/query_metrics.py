@@ -80,11 +80,11 @@ class LagCache:
 
     def first_entries(self, progress: Progress) -> Mapping[Range, StreamId]:
         """Return the first entry of each range of a micro-batch that is not removed; none if the server is away."""
-        parts = [one for source in progress.sources for stream in source.streams for one in stream.ranges]
-        asked = [("XRANGE", one.stream, f"({one.after}", bytes(one.last), "COUNT", 1) for one in parts if one.count > 1]
+        parts = [part for source in progress.sources for one in source.streams for part in one.ranges if part.count > 1]
+        asked = [("XRANGE", part.stream, f"({part.after}", bytes(part.last), "COUNT", 1) for part in parts]
         replies: list[Reply] = []
         self.use(lambda server: replies.extend(server.pipeline(asked)))
-        found = zip((one for one in parts if one.count > 1), replies, strict=False)
+        found = zip(parts, replies, strict=False)
         return {part: StreamId.parse(reply[0][0]) for part, reply in found if isinstance(reply, list) and reply}
 
     def forget(self) -> None:
@@ -175,7 +175,8 @@ def _table(counter: RunCounter) -> group_metrics.MetricTable:
 def _queries(queries: list[WatchedQuery]) -> Iterable[Metric]:
     streams = [((query.name, *key), counts) for query in queries for key, counts in sorted(query.totals.items())]
     yield from group_metrics.metrics(_QUERY, map(_of_query, queries))
-    limits = {labels: value for query in queries for labels, value in _limits(query)}  # labels are unique
+    sources = [(query.name, one) for query in queries for one in query.sources if one.limit is not None]
+    limits = {(name, one.group, one.consumer): (one.limit,) for name, one in sources}  # labels are unique
     yield from group_metrics.metrics(_LIMIT, limits.items())
     latencies = {(query.name, *key): one for query in queries for key, one in query.latencies.items()}
     spreads = [(key, (([*zip(BOUNDS, one.counts, strict=True)], one.total),)) for key, one in sorted(latencies.items())]
@@ -192,12 +193,6 @@ def _of_counter(counter: RunCounter, labels: tuple[str, ...], counts: Counts) ->
     if counter.unit == "entries":
         return [(labels, (counts[counter],))]
     return [((*labels, column), (number,)) for column, number in sorted(counts.columns(counter).items())]
-
-
-def _limits(query: WatchedQuery) -> Iterable[group_metrics.Sample]:
-    for source in query.sources:
-        if source.limit is not None:
-            yield (query.name, source.group, source.consumer), (source.limit,)
 
 
 def _of_query(query: WatchedQuery) -> group_metrics.Sample:

@@ -83,9 +83,10 @@ def packed_parts(packed: bytes, count: int, head: int) -> list[tuple[int, bytes]
     most = parts.MOST_ARGUMENTS - head
     if count <= most:
         return [(count, packed)]
-    offsets = np.frombuffer(arguments_of(packed).buffers()[1], np.int32)
-    cuts = [*range(0, count, most), count]
-    return [(stop - start, packed[offsets[start] : offsets[stop]]) for start, stop in itertools.pairwise(cuts)]
+    feeds = np.flatnonzero(np.frombuffer(packed, np.uint8) == ord("\n"))  # two of each argument
+    cuts = [0, *(feeds[2 * most - 1 : -1 : 2 * most] + 1).tolist(), len(packed)]
+    counts = [*[most] * (len(cuts) - 2), count - most * (len(cuts) - 2)]
+    return [(some, packed[start:stop]) for some, (start, stop) in zip(counts, itertools.pairwise(cuts), strict=True)]
 
 
 def arguments_of(packed: bytes) -> pa.Array:

@@ -119,11 +119,15 @@ def position_lines(stream: str, group: str, committed: Mapping[str, str]) -> lis
     ]
 
 
+def fetch_consumers(server: Server, stream: str, group: str) -> list[ConsumerInfo]:
+    """Return the consumers of a group; none if there is no such group or stream."""
+    [reply] = server.execute_all([("XINFO", "CONSUMERS", stream, group)], is_no_group, is_no_such_key)
+    return [] if isinstance(reply, ReplyError) else consumers_in(reply)
+
+
 def find_consumers(server: Server, stream: str, group: str, consumer: str) -> list[str]:
     """Return the consumers of this name; none if there is no such consumer, group or stream."""
-    [reply] = server.execute_all([("XINFO", "CONSUMERS", stream, group)], is_no_group, is_no_such_key)
-    names = [] if isinstance(reply, ReplyError) else [info.text for info in consumers_in(reply)]
-    return [name for name in names if consumer == name]
+    return [info.text for info in fetch_consumers(server, stream, group) if info.text == consumer]
 
 
 def find_consumer_keys(server: Server, stream: str, group: str, consumer: str) -> list[bytes]:

@@ -28,18 +28,17 @@ from spark_streams.connector.admin.groups import (
     GroupName,
     GroupSnapshot,
     Readers,
-    fetch_consumers,
     fetch_group,
     find_read_without_trace,
     groups_of,
-    is_idle,
     record_forgotten,
 )
 from spark_streams.connector.errors import GroupInUseError
 from spark_streams.connector.lag.survey import survey
 from spark_streams.connector.wire.connection import Server
+from spark_streams.connector.wire.xinfo import ConsumerInfo
 from spark_streams.operations.groups.change_plan import Plan, made
-from spark_streams.operations.groups.group_deletion import Deleted, delete_group
+from spark_streams.operations.groups.group_deletion import Deleted, delete_group, fetch_consumers
 from spark_streams.operations.groups.pending_entries import READ_WITHOUT_TRACE
 from spark_streams.operations.groups.trim_acknowledged import remove_below
 from spark_streams.operations.monitor.held import Held, fetch_held
@@ -171,6 +170,11 @@ def find_undecided(server: Server, holders: Sequence[Held], idle_ms: int, now_ms
     ]
 
 
+def is_idle(consumers: Sequence[ConsumerInfo], idle_ms: int) -> bool:
+    """Whether a group has consumers, and all of them are idle for this time."""
+    return bool(consumers) and all(consumer.idle >= idle_ms for consumer in consumers)
+
+
 def forget_group(
     server: Server,
     held: Held,
@@ -187,7 +191,7 @@ def forget_group(
     group = (held.stream.encode(), held.group.encode())
     states = Readers().fetch(server, [group[0]])
     readers = states[group[0]].readers if group[0] in states else {}
-    consumers = fetch_consumers(server, [group] if group[1] in readers else []).get(group, [])
+    consumers = fetch_consumers(server, held.stream, held.group) if group[1] in readers else []
     if not is_idle(consumers, idle_ms) or record_forgotten(server, group, readers[group[1]].info, consumers) is None:
         raise _in_use(held.stream, held.group, "forgotten")
     forgotten.add(group)

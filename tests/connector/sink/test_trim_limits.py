@@ -10,11 +10,10 @@ import pytest
 import redis
 
 from spark_streams.base.ids import StreamId
-from spark_streams.connector.retention import Readers, is_idle
+from spark_streams.connector.retention import Readers
 from spark_streams.connector.sink import trim
 from spark_streams.connector.sink.trim import ASK_EVERY, AckedTrimmer, EntrySizes, Trimmer, Trimming, clock
 from spark_streams.connector.wire.connection import Connection, pack
-from spark_streams.connector.wire.xinfo import ConsumerInfo
 from tests.connector.sink.writing import options
 
 AT = 1_600_000_000_000
@@ -135,14 +134,6 @@ def test_a_stream_needs_the_lowest_pending_entry_of_all_its_groups(
             states = readers.fetch(connection, [b"s", b"t"])
             assert (states[b"s"].needed, states[b"t"].needed) == (StreamId(2, 0), StreamId(1, 0))
             assert states[b"s"].delivered == StreamId(8, 1)
-
-
-@pytest.mark.parametrize(
-    ("idle", "is_idle_for_1000"),
-    [((), False), ((1_000,), True), ((999,), False), ((1_000, 5_000), True), ((5_000, 999), False)],
-)
-def test_a_group_is_idle_if_each_consumer_is_idle_for_that_time(idle: Sequence[int], is_idle_for_1000: bool) -> None:
-    assert is_idle([ConsumerInfo(b"c", 0, one) for one in idle], 1_000) is is_idle_for_1000
 
 
 def _chunk(**rows: int) -> Any:

@@ -18,8 +18,9 @@ from spark_streams.connector.source.limits import LIMITS
 from spark_streams.connector.wire import parts
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import BlockedRead
-from spark_streams.connector.wire.connection import Connection
+from spark_streams.connector.wire.connection import Connection, pack
 from spark_streams.connector.wire.parts import MOST_ARGUMENTS, Command, in_parts
+from spark_streams.connector.wire.pending_page import packed_parts
 from spark_streams.connector.wire.replies import is_wrong_type, transact, transact_in_turn
 from tests.connector.deadletter.making import DEAD, fill
 from tools.driving import ALL, add, pending_count, read, reader
@@ -156,6 +157,19 @@ def test_any_transaction_is_answered_as_on_one_without_a_bound(sizes: list[int],
         assert all(len(part) <= most for part in queued)
         replies = [b"OK", *[b"QUEUED"] * len(queued), [len(part) - 2 for part in queued]]
         assert parts.joined(commands, split, iter(replies)) == [b"OK", *[b"QUEUED"] * len(sizes), sizes]
+
+
+@given(st.integers(0, 40), st.integers(5, 12))
+def test_packed_ids_are_cut_between_two_of_them(count: int, most: int) -> None:
+    packed = [pack(b"%d-0" % (7**n)).split(b"\r\n", 1)[1] for n in range(count)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parts, "MOST_ARGUMENTS", most)
+        found = packed_parts(b"".join(packed), count, 3)
+    assert b"".join(ids for _, ids in found) == b"".join(packed)
+    assert [ids for _, ids in found] == [
+        b"".join(packed[at : at + most - 3]) for at in range(0, max(count, 1), most - 3)
+    ]
+    assert [some for some, _ in found] == [len(packed[at : at + most - 3]) for at in range(0, max(count, 1), most - 3)]
 
 
 # -- the product -------------------------------------------------------------------------------------------------------

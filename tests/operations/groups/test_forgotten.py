@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 import redis
@@ -16,8 +16,9 @@ from spark_streams.connector.retention import ForgottenGroup
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.connection import Server as Wire
+from spark_streams.connector.wire.xinfo import ConsumerInfo
 from spark_streams.operations.groups.change_plan import apply
-from spark_streams.operations.groups.unused import find_held, forget_group
+from spark_streams.operations.groups.unused import find_held, forget_group, is_idle
 from tools.driving import ALL, add, another_reader, drain, read
 from tools.sending import before_sending
 from tools.servers.server import Server
@@ -98,6 +99,14 @@ def test_a_consumer_that_works_again_is_waited_for(
     client.xreadgroup("slow", "spark", {"s": ">"}, count=1)
     assert find_held(wire, ["s"], [], False, IDLE) == []
     assert forget(wire) == {"slow": 4}
+
+
+@pytest.mark.parametrize(
+    ("idle", "is_idle_for_1000"),
+    [((), False), ((1_000,), True), ((999,), False), ((1_000, 5_000), True), ((5_000, 999), False)],
+)
+def test_a_group_is_idle_if_each_consumer_is_idle_for_that_time(idle: Sequence[int], is_idle_for_1000: bool) -> None:
+    assert is_idle([ConsumerInfo(b"c", 0, one) for one in idle], 1_000) is is_idle_for_1000
 
 
 def test_another_group_that_is_set_back_amid_the_change_is_named(

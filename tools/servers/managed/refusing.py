@@ -15,8 +15,8 @@ REFUSED = b"*2\r\n$6\r\nCLIENT\r\n$18\r\nTOO-MANY-ARGUMENTS\r\n"
 class RefusingProxy(Relay):
     """Passes requests on to the server at `url`, unless they have more than `most` arguments."""
 
-    def __init__(self, url: str, most: int) -> None:
-        super().__init__(url)
+    def __init__(self, url: str, most: int, port: int = 0) -> None:
+        super().__init__(url, port)
         self._most = most
         self.longest: tuple[int, bytes] = (0, b"")  # arguments of the longest request so far, and its command
         self.refused = list[bytes]()  # the command of each refused request

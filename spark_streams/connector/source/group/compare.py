@@ -142,7 +142,6 @@ class _Comparison:
         if is_other and not standing.is_older:
             return Kind.SERVER_RESTORED, max(at.added - added, 1)
         if standing.is_older or (standing.is_lost and group.has_consumer):  # without, the group was created again
-            # alone: it reads again what a newer copy may have read
             return Kind.CHECKPOINT_OLDER, int(use_of(at, self.snapshot) is GroupUse.SHARED)
         delivered = group.last_delivered
         if use_of(at, self.snapshot) is GroupUse.SHARED:

@@ -339,8 +339,7 @@ def _words(finding: Finding, place: MessageContext) -> dict[str, object]:
         "above": finding.above,
         "position": "its last position" if finding.position is None else finding.position,
         "older": (
-            "has no commit mark: the key was deleted or evicted, and nobody knows whether this is an older copy of "
-            "the checkpoint"
+            "has no commit mark: it was deleted or evicted. So this may be an older copy of the checkpoint"
             if finding.is_unmarked
             else f"has committed a later batch, up to {finding.mark}: this is an older copy of the checkpoint, its "
             "last files are missing, or another checkpoint was used with this group"

@@ -90,16 +90,13 @@ class Retries:
 
     def _fetch_lengths(self, server: Server) -> None:
         """Fetch how many entries wait, and which returned streams exist. Absent ones take one EXISTS per stream."""
-        absent_lists = [
-            absent
-            for absent in ([retry for retry in streams if not retry.exists] for streams in self._retry_streams.values())
-            if absent
-        ]
+        absent = ([retry for retry in streams if not retry.exists] for streams in self._retry_streams.values())
+        absent_lists = [of_stream for of_stream in absent if of_stream]
         existing = [retry for streams in self._retry_streams.values() for retry in streams if retry.exists]
         new_names = [name for name in self._returned_names.values() if name not in self._existing]
         returned_names = new_names if self._delays else []
         replies = server.execute_all([
-            *[("EXISTS", *[retry.name for retry in absent]) for absent in absent_lists],
+            *[("EXISTS", *[retry.name for retry in of_stream]) for of_stream in absent_lists],
             *[("EXISTS", name) for name in returned_names],
             *[("XLEN", retry.name) for retry in existing],
         ])  # fmt: skip
@@ -107,7 +104,8 @@ class Retries:
         returned_replies = replies[len(absent_lists) : end_of_exists]
         self._existing |= {name for name, exists in zip(returned_names, returned_replies, strict=True) if exists}
         lengths = dict(zip([retry.name for retry in existing], replies[end_of_exists:], strict=True))
-        appeared = [retry for absent, count in zip(absent_lists, replies, strict=False) if count for retry in absent]
+        pairs = zip(absent_lists, replies, strict=False)
+        appeared = [retry for of_stream, count in pairs if count for retry in of_stream]
         if appeared:
             commands = [(command, retry.name) for retry in appeared for command in ("EXISTS", "XLEN")]
             answers = server.execute_all(commands)

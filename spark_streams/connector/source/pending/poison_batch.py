@@ -42,7 +42,6 @@ from spark_streams.connector.source.pending.poison_record import (
     QueryFailure,
     Ranges,
     attempt_key_of,
-    delete_failure,
     fetch_failure,
     is_done_in_sink,
     key_of,
@@ -143,7 +142,7 @@ class PoisonBatch:
                 count, state.runs - 1, first.stream, first.after, len(new_pieces), size,
             )  # fmt: skip
         record.save(after)
-        delete_failure(client.server, end)
+        client.server.execute("DEL", key_of("failure", end))  # it explains only one end of the query
 
     @staticmethod
     def _divided(client: GroupClient, parts: Ranges, size: int, origin: str) -> dict[str, dict[str, list[Range]]]:

@@ -410,11 +410,6 @@ def fetch_failure(server: Server, end: Offset) -> QueryFailure:
         return QueryFailure()
 
 
-def delete_failure(server: Server, end: Offset) -> None:
-    """Delete the stored error, which explains only one end of the query."""
-    server.execute("DEL", key_of("failure", end))
-
-
 def note_failure(server: Server, offset: Offset, failure: QueryFailure) -> None:
     """Store why a query ended, for the dead letter of the entry that killed it. offset: any of the query's offsets."""
     if offset.streams:

@@ -199,9 +199,8 @@ class Acknowledging:
         """Take the notes before the batch is acknowledged: the mark says that they were taken. Return how many entries
         were acknowledged with them, and whether tasks were given the entries of the batch. A run asks for the record of
         a batch that it has not planned itself, and of its first one in any case."""
-        may_have_record = bool(batch.start.record) or batch.settled.is_first
-        is_known = batch.run.given == batch.start.token
-        is_read = is_known or not may_have_record or self.poison.has_read(client.server, batch.settled)
+        asks = (bool(batch.start.record) or batch.settled.is_first) and batch.run.given != batch.start.token
+        is_read = not asks or self.poison.has_read(client.server, batch.settled)
         token = batch.start.token if is_read else ""
         return 0 if batch.is_acknowledged else self._post_notes(client, batch, token), is_read
 

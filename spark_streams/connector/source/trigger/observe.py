@@ -152,8 +152,9 @@ class _Comparing:
         consumer, with the mark of its begin, and has destroyed a scratch group."""
         self._begin_new_streams()
         destroy_scratch_groups(self.client, [s for s, snapshot in self.seen.items() if snapshot.has_scratch])
-        if self._has_forgotten():
-            self.known, self.run = self.run.acknowledged.at if self.run.acknowledged else (), self.run.unknown()
+        known = {} if self.run.acknowledged is None else self.run.acknowledged.at
+        if any(Standing(known[stream], self.seen[stream].mark).is_open for stream in known.keys() & self.seen):
+            self.known, self.run = known, self.run.unknown()  # the server was restored
         findings: Mapping[str, Finding] = {}
         for _ in range(_ROUNDS):
             moves = self._moves()
@@ -221,11 +222,6 @@ class _Comparing:
     def _look_again(self, streams: Sequence[str]) -> None:
         later = self._snapshots(streams)
         self.seen = {**{stream: known for stream, known in self.seen.items() if stream not in later}, **later}
-
-    def _has_forgotten(self) -> bool:
-        """Whether the server no longer knows what this run has acknowledged: it was restored."""
-        known = {} if self.run.acknowledged is None else self.run.acknowledged.at
-        return any(Standing(known[stream], self.seen[stream].mark).is_open for stream in known.keys() & self.seen)
 
     def _begin_new_streams(self) -> None:
         """Take snapshots of all streams. Give those that no batch of this checkpoint has read the values with which the

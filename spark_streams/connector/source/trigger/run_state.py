@@ -152,18 +152,9 @@ class RunState:
     knows_fields: bool = False  # a batch of this run has been checked for columns that are fields of no entry
 
     def unknown(self) -> RunState:
-        """Keep only what no server can tell: what was counted as lost is not counted again."""
-        return RunState(
-            False,
-            start=self.start,
-            is_corrected=self.is_corrected,
-            reported_deletions=self.reported_deletions,
-            given=self.given,
-            admission=self.admission,
-            turn=self.turn,
-            removes=self.removes,
-            knows_fields=self.knows_fields,
-        )
+        """Forget what a server can tell, and keep the rest: what was counted as lost is not counted again."""
+        anew = replace(self, is_known=False, heads={}, positions={}, acknowledged=None, prefetched=None)
+        return replace(anew, poison=CachedPoisonState(), others_have_pending=False)
 
     def has_acknowledged(self, offset: Offset) -> bool:
         """Whether the batch that ends at this offset, which may lack missing streams, is or is being acknowledged."""

@@ -64,6 +64,9 @@ OLDER = Mark(entry(12), 5, "later")
         (StreamSnapshot(stream(), group(12), MARK), Kind.GROUP_ABOVE, 0),
         (StreamSnapshot(stream(), group(12), OLDER), Kind.CHECKPOINT_OLDER, 0),
         (StreamSnapshot(stream(), group(), Mark(entry(10), 4, "another")), Kind.CHECKPOINT_OLDER, 0),
+        (StreamSnapshot(stream(), group(), None), Kind.CHECKPOINT_OLDER, 0),
+        (StreamSnapshot(stream(), group(has_consumer=False), None), None, 0),  # created again, by hand
+        (StreamSnapshot(stream(last=8, added=8), group(8), None), Kind.SERVER_RESTORED, 12),
         (StreamSnapshot(stream(last=8, added=8), group(8), MARK), Kind.SERVER_RESTORED, 12),
         (StreamSnapshot(stream(first=11, last=29, added=20), group(), MARK), Kind.SERVER_RESTORED, 1),
         (StreamSnapshot(stream(first=15), group(), MARK), Kind.ENTRIES_LOST, 4),
@@ -85,6 +88,7 @@ def test_what_a_query_finds_that_is_alone(snapshot: StreamSnapshot, kind: Kind |
         (StreamSnapshot(stream(), group(5, others=BOB), MARK), Kind.GROUP_BELOW, 0),
         (StreamSnapshot(stream(), group(12, others=BOB, has_consumer=False), MARK), Kind.GROUP_ABOVE, 1),
         (StreamSnapshot(stream(), group(12, others=BOB), OLDER), Kind.CHECKPOINT_OLDER, 1),
+        (StreamSnapshot(stream(), group(12, others=BOB), None), Kind.CHECKPOINT_OLDER, 1),
         (StreamSnapshot(stream(first=15), group(12, others=BOB), MARK), Kind.ENTRIES_LOST, 2),
         (StreamSnapshot(stream(first=15), group(12, 9, others=BOB), MARK), Kind.ENTRIES_LOST, 5),
         (StreamSnapshot(stream(deleted=15, length=19), group(12, others=BOB), MARK), Kind.ENTRIES_LOST, 1),  # at least
@@ -168,7 +172,8 @@ def test_alone_the_checkpoint_decides() -> None:
     assert found(StreamSnapshot(stream(), None, MARK)) == (AT, "CREATE")
     assert found(StreamSnapshot(stream(), group(5), MARK)) == (AT, "SETID")
     assert found(StreamSnapshot(stream(), group(12), MARK)) == (AT, "SETID")
-    assert found(StreamSnapshot(stream(), group(12), OLDER)) == (AT, "SETID")
+    assert found(StreamSnapshot(stream(), group(12), OLDER)) == (AT._replace(number=5), "SETID")  # numbers go on
+    assert found(StreamSnapshot(stream(), group(12))) == (AT, "SETID")
     assert found(StreamSnapshot(stream(first=15), group(), MARK)) == (AT._replace(read=14), "")
     assert found(StreamSnapshot(MISSING, None, MARK)) == (AT._replace(position=MIN_ID, read=0, added=0), "CREATE")
     restored = found(StreamSnapshot(stream(last=8, added=8), group(8), MARK))
