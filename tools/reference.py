@@ -358,7 +358,7 @@ def _schema(shape: Shape) -> dict[str, Json]:
         if isinstance(one, Mapping):
             properties[key] = _schema(one)
         elif one is FREE:
-            names = {name: option.doc for option in _OPTIONS_OF.get(key, ()) for name in option.names}
+            names = {option.name: option.doc for option in _OPTIONS_OF.get(key, ())}
             of_table = {"properties": {name: {"description": doc} for name, doc in names.items()}} if names else {}
             properties[key] = {"type": "object", **of_table}
         else:

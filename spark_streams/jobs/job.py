@@ -39,7 +39,7 @@ _NEEDS_THE_DRIVER = (
     "spark.api.mode), and start the job with spark-submit --master …"
 )
 # Keys of every job's configuration: its server and its login.
-ACCESS_SHAPE = {name: str for option in ACCESS for name in option.names}
+ACCESS_SHAPE = {name: str for option in ACCESS for name in (option.name, *option.deprecated)}
 _CHECK = {"spark.master": "local[1]", "spark.ui.enabled": "false"}  # settings of a session that only checks
 NO_JAVA = f"no Java found: {JAVA_REMEDY}"
 Facts = Mapping[str, object]

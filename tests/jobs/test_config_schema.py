@@ -73,6 +73,13 @@ def test_the_schema_refuses_what_the_job_refuses(job: str) -> None:
     assert not any(is_valid(job, one) for one in changed)
 
 
+@ALL
+def test_the_login_has_the_names_of_the_options(job: str) -> None:
+    config = {"url": "redis://h", "username": "u", "passwordFile": "/p", "replyTimeout": "5s"}
+    assert is_accepted(job, config)
+    assert is_valid(job, config)
+
+
 def test_options_of_a_source_are_proposed_with_what_they_mean() -> None:
     source = schema("etl")["properties"]["source"]["properties"]
     assert "pending" in source["claimIdle"]["description"]

@@ -175,3 +175,19 @@ def test_a_report_names_what_was_never_met() -> None:
 def test_each_finding_of_the_sink_names_a_remedy() -> None:
     without = [name for name, remedies in possible().items() if not remedies]
     assert without == []
+
+
+# -- a redrive under refused commands ----------------------------------------------------------------------------------
+
+
+def test_dead_letters_stay_whose_entries_are_refused_within_the_transaction_that_moves_them() -> None:
+    """Each of its commands meets the missing right once; the next redrive moves what is left."""
+    options = {"startingOffsets": "earliest", "streams": "s:0", "mode": "DEADLETTER", "deadLetterStream": "dead"}
+    refused = []
+    for passing in range(31, 36):
+        refuse = Step("refuse", choice=0.999, amount=((passing + 0.5) / 40) ** 0.5)
+        steps = (Step("misfit", amount=0.6), "trigger", "trigger", refuse, Step("redrive", amount=0.9), "trigger")
+        outcome, story = played(*steps, options=options, has_values=True)
+        assert outcome.failures == []
+        refused += [line.split()[2] for line in story.splitlines() if "refused within" in line]
+    assert {"XADD", "HSET"} <= {*refused}

@@ -88,7 +88,7 @@ DOCUMENTED = {
     "passed over by `seek`, or left pending by an earlier checkpoint": [(3100586,)],
     "or while entries are pending that no batch has": [(9150020, "drawn")],
     "restored once more, to a newer state": [(820141,)],
-    "Entries that were delivered and set aside since that state are not read, and not reported": [(61001354, "faults")],
+    "or its record (`maxDeliveries`) are missing, or older": [(61001354, "faults")],
     "before the query's group was created (or it is then destroyed)": [(61000158, "faults")],
     "If they are not pending now, they are not reported": [(62000465, "renew"), (60002727,)],
     "A group is moved or created again while its query takes or reserves a batch": [(62000524, "renew")],

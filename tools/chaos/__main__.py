@@ -80,7 +80,7 @@ REPLICATED: Mapping[str, Callable[[], contextlib.AbstractContextManager[Replicat
     "cluster": running_cluster,
     "sentinel": running_sentinels,
 }
-_COLUMNS = ("runs", "lost", "duplicated", "reordered", "early", "pending", "other", "failed")
+_COLUMNS = ("runs", "lost", "twice", "reordered", "early", "pending", "other", "failed")
 Tally = dict[str, Counter[str]]  # sums by scene
 
 
@@ -122,7 +122,7 @@ class Shell:
             wrong = f"{type(error).__name__}: {error}"[:500]
         for case in stage.cases.values():
             row["other"] += len(case.wrong)
-            for name, count in case.report.faults().items():
+            for name, count in case.report.counts().items():
                 row[name if name in _COLUMNS else "other"] += count
         verdict = f"[red]WRONG[/] {wrong}" if wrong else "ok"
         at = f"{scene.name} on {kind}, {sink}, seed {seed}"

@@ -14,10 +14,13 @@ from functools import partial
 
 from spark_streams.connector.keys import key_beside, retry_stream, returned_stream
 from spark_streams.connector.shards.names import shards_of
-from spark_streams.operations.verify.history import Added, History, Outcome, Place, Row, check_history
+from spark_streams.operations.verify.history import Added, Outcome, Place, Row
+from spark_streams.operations.verify.judge import Judgement
 from spark_streams.operations.verify.running_query import BAD, PATIENCE, processes_of
 from tools.chaos.query import Fault, Query
 from tools.chaos.stage import Case, Spark, Stage
+from tools.history import History, check_history
+from tools.once import once
 from tools.servers.cluster import RedisCluster
 from tools.waiting import until
 
@@ -264,8 +267,9 @@ def retried(stage: Stage) -> None:
     case.bad = {entry.place for entry in case.added if accepted_at[entry.value[1]] == _NEVER and entry.place}
     case.unordered = {entry.place for entry in case.added if entry.place}
     case.judge(acks_seen=False)
-    rows = Counter((int(fields["n"]), int(fields["attempt"])) for _, fields in client.xrange(query.out))
-    case.expect("rows", rows, Counter({(n, at): 1 for n, at in accepted_at.items() if at <= _TRIES}))
+    rows = [(int(fields["n"]), int(fields["attempt"])) for _, fields in client.xrange(query.out)]
+    accepted = once([(n, at) for n, at in accepted_at.items() if at <= _TRIES], rows)
+    case.expect("rows at their attempts", str(accepted), str(Judgement()))
     letters = [fields for _, fields in client.xrange(dead["deadLetterStream"])]
     case.expect("dead letters", len(letters), len(case.bad))
     case.expect("deliveries", {letter["dl.deliveries"] for letter in letters} - {str(_TRIES)}, set())

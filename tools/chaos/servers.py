@@ -13,6 +13,7 @@ from itertools import chain, cycle
 
 from spark_streams.connector.keys import slot_of
 from spark_streams.operations.verify.history import Outcome
+from spark_streams.operations.verify.judge import Fault as Wrong
 from tools.chaos.query import Fault
 from tools.chaos.stage import Case, DurableServer, Replicated, Stage, is_committed
 from tools.servers.cluster import RedisCluster
@@ -229,4 +230,4 @@ def replaced(stage: Stage, strike: Strike) -> None:
     confirmed = {entry.place for entry in case.added if entry.outcome is Outcome.OK and entry.place}
     case.removed = confirmed - present
     # A replica may lack deliveries of the group. The query then sets the group's position without acknowledgements.
-    case.judge().unseen.clear()
+    case.judge().found.pop(Wrong.UNSEEN, None)

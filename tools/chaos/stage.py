@@ -27,11 +27,13 @@ from redis.retry import Retry
 from spark_streams.connector.source.limits import LIMITS
 from spark_streams.connector.wire.address import DEFAULT_PATIENCE, Address, Patience
 from spark_streams.connector.wire.server_url import master_name
-from spark_streams.operations.verify.history import Acknowledged, Added, History, Place, Report, Row, check_history
+from spark_streams.operations.verify.history import Added, Place, Row
+from spark_streams.operations.verify.judge import Judgement
 from spark_streams.operations.verify.producer import Producer, sender
 from spark_streams.operations.verify.running_query import PATIENCE, Driver
 from tools.chaos.program import ROOT
 from tools.chaos.query import SIGNS, SINKS, Fault, Query
+from tools.history import Acknowledged, History, check_history
 from tools.servers.cluster import RedisCluster
 from tools.servers.sentinels import Sentinels
 from tools.servers.server import free_port, redis_server_path
@@ -165,7 +167,7 @@ class Case:
         self.added = self.producer.added  # also by other producers
         self.query = Query(str(folder / self.name), url, out=f"out:{self.name}", out_url=out_url)
         self.removed, self.unordered, self.bad = set[Place](), set[Place](), set[Place]()  # History
-        self.history, self.report = History(), Report()
+        self.history, self.report = History(), Judgement()
         self.wrong: list[str] = []  # faults that are not in the report
         self.choices = ""  # of the random generator
 
@@ -215,7 +217,7 @@ class Case:
 
     # -- what must hold at the end ---------------------------------------------------------------------------------
 
-    def judge(self, acks_seen: bool = True) -> Report:
+    def judge(self, acks_seen: bool = True) -> Judgement:
         """Compare what was sent with what the sink has."""
         dead = self.query.options.get("deadLetterStream")
         letters = [fields for _, fields in self.client.xrange(dead)] if dead else []

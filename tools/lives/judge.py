@@ -646,9 +646,17 @@ def _has_sought(life: Life, run: Run, said: Any) -> Iterable[str]:
 def _has_claimed(life: Life, run: Run, said: Any) -> Iterable[str]:
     idle = _idle(run.answer.words)
     for one in said["streams"]:
-        yield from _unlike("entries", one["entries"], _sum(run, "handed", _of(one)))
-        for segment in run.segments:
-            for key, (was, now) in segment.change.handed.get(_of(one), {}).items():
+        handed = [
+            (segment, key, *pair)
+            for segment in run.segments
+            for key, pair in segment.change.handed.get(_of(one), {}).items()
+        ]
+        # Beside another actor: what was released since it was listed is claimed, and released again.
+        taken = set() if run.was_alone else {key for _, key, was, _ in handed if not was.consumer}
+        back = taken & {key for _, key, _, now in handed if not now.consumer}
+        yield from _unlike("entries", one["entries"], sum(key not in back for _, key, _, _ in handed))
+        for segment, key, was, now in handed:
+            if key not in back:
                 if was.consumer != (one["source"] if "--released" not in run.answer.words else ""):
                     yield f"{text_of(key)} was taken from {was.consumer}"
                 if now.consumer != one["to"]:

@@ -16,6 +16,7 @@ from typing import Any
 from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 
+from tools.once import once
 from tools.outputs.driver import SPARK, Config, Outcome, Rival, run, settle, standing_still, stop_queries
 from tools.outputs.strikes import Strike, World
 from tools.outputs.tables import rows_of
@@ -322,12 +323,9 @@ class Life:
         return number.isdigit() and int(number) % 7 != 0
 
     def _compare(self, where: str, found: list[Entry], wanted: set[Entry]) -> None:
-        times = Counter(found)
-        lost = wanted - {*times} if self.is_read else set()
-        twice = [key for key, count in times.items() if count > 1]
-        for what, keys in (("phantom", {*times} - wanted), ("twice", twice), ("lost", lost)):
-            if keys:
-                self.fault(f"{len(keys)} {what} in {where}: {sorted(keys)[:5]}")
+        judgement = once(wanted if self.is_read else wanted & {*found}, found)
+        if judgement:
+            self.fault(f"in {where}: {judgement}")
 
     def _compare_values(self, name: str, rows: list[dict[str, Any]], keeps_empty: bool) -> None:
         for row in rows:

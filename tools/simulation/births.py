@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from spark_streams.connector.source.group.begin import InitialPositions
 from spark_streams.connector.source.group_client import Membership
+from tools.simulation.reasons import Reason
 from tools.simulation.world import CONSUMER, GROUP, World
 
-_BEFORE = "before the start"
 _SAVED = InitialPositions(Membership(GROUP, CONSUMER))
 
 
@@ -34,9 +34,9 @@ class Births:
         at_id = {name: text for name, text in self._starts.items() if text not in ("earliest", "latest")}
         for name, text in at_id.items():  # which may lie ahead of the stream
             below = [entry for entry in model.entries_of(name) if entry.key <= _key(text)]
-            if any(_BEFORE not in entry.excuses for entry in below):  # documented: the account counts them
+            if any(Reason.BEFORE not in entry.excuses for entry in below):  # documented: the account counts them
                 model.stream(name).suffers("added before the start")
-            model.excuse(below, _BEFORE)
+            model.excuse(below, Reason.BEFORE)
         for name in self._world.names():
             if name in model.streams and model.streams[name].born:
                 continue
@@ -50,12 +50,14 @@ class Births:
             if "vanished" in model.stream(name).ever and not self._world.query.offsets:
                 self._created_again[name] = _key(seen.position)
             if not late or name in self._first:
-                model.excuse(before, _BEFORE)
+                model.excuse(before, Reason.BEFORE)
                 self._starts.setdefault(name, start)
             elif start != "earliest":
                 self.passed |= {entry.n for entry in before}
+                if {"evicted begun", "evicted first"} & model.stream(name).ever:
+                    model.excuse(before, Reason.START_DELETED)
         for name, position in self._created_again.items():  # documented: producers' clock was set back
-            model.excuse([entry for entry in model.entries_of(name) if entry.key <= position], _BEFORE)
+            model.excuse([entry for entry in model.entries_of(name) if entry.key <= position], Reason.BEFORE)
         if begun and not self._begun:
             self._first = {name for name in self._world.names() if self._world.see(name).ids}
         self._begun |= begun
@@ -78,14 +80,14 @@ class Births:
         self._saved.pop(name, None)
         if name not in self._world.query.reads():
             self._world.model.stream(name).born = self._world.see(name).position is not None
-            self._world.model.excuse(self._world.model.entries_of(name), "its group changed while it was not read")
+            self._world.model.excuse(self._world.model.entries_of(name), Reason.NOT_IN_THE_LIST)
             for entry in self._world.model.entries_of(name):
-                entry.repeat_reasons.add("its group changed while it was not read")
+                entry.repeat_reasons.add(Reason.NOT_IN_THE_LIST)
         elif not self._world.query.offsets:
             self._world.model.stream(name).born = False
             self._world.model.stream(name).moved_at_first |= by_operator
             for entry in self._world.model.entries_of(name):
-                entry.repeat_reasons.add("the group changed before there was a checkpoint")
+                entry.repeat_reasons.add(Reason.NO_CHECKPOINT)
             self._begun = any(stream.born for stream in self._world.model.streams.values())
             self.update()
         if by_operator and not any(name in offset["streams"] for offset in self._world.query.offsets):
@@ -95,9 +97,9 @@ class Births:
                 for entry in self._world.model.entries_of(name)
                 if position is not None and entry.key <= _key(position)
             ]
-            self._world.model.excuse(moved, "its group was moved before a checkpoint named the stream")
+            self._world.model.excuse(moved, Reason.MOVED_FIRST)
             for entry in self._world.model.entries_of(name) if position is None else ():
-                entry.repeat_reasons.add("its group was destroyed before a checkpoint named the stream")
+                entry.repeat_reasons.add(Reason.DESTROYED_FIRST)
 
     def dropped(self, name: str) -> None:
         """Record that the checkpoint no longer names a stream that the query does not read.
@@ -108,7 +110,7 @@ class Births:
         model.forget([name])
         model.stream(name).born = self._world.see(name).position is not None
         for entry in [] if model.stream(name).born else model.entries_of(name):
-            entry.repeat_reasons.add("its group was missing when the checkpoint dropped it")
+            entry.repeat_reasons.add(Reason.DROPPED_FROM_THE_LIST)
 
     def restart(self) -> None:
         """Start a new checkpoint: existing groups stay, missing groups are created as the options say.

@@ -17,6 +17,9 @@ from spark_streams.connector.errors import LedgerError, RStreamError, StreamStat
 from spark_streams.connector.source.group_client import lease_key
 from spark_streams.connector.wire.connection import Connection
 from spark_streams.connector.wire.lease import TTL
+from spark_streams.operations.verify.history import Outcome as Sent
+from spark_streams.operations.verify.history import Place
+from spark_streams.operations.verify.judge import Facts, Fault, judge
 from tools.servers.server import Server
 from tools.simulation import powers_accidents
 from tools.simulation.actor import Actor
@@ -24,6 +27,7 @@ from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.model import Entry
 from tools.simulation.options import DEAD
 from tools.simulation.patched import in_world
+from tools.simulation.reasons import Reason
 from tools.simulation.remedies import Operator
 from tools.simulation.setup import Plan, Step, pick
 from tools.simulation.sinks import Once, Recorder
@@ -110,20 +114,31 @@ class Lane(World):
     def acknowledged(self, stream: str, group: str, ids: Iterable[str]) -> None:
         """Check that what it acknowledges is in a sink."""
         lanes = [self, *self.others]
-        if group != GROUP or any(lane.query.was_limited or lane.query.is_lenient for lane in lanes):
+        if group != GROUP:
             return
         sunk = set[int]().union(*(lane.model.sunk for lane in lanes))
-        early = [entry for entry in self.model.entries_of(stream, ids) if entry.n not in sunk and not entry.excuses]
+        any_run = set[Reason]()
+        if any(lane.query.was_limited for lane in lanes):
+            any_run.add(Reason.KILLS)
+        if any(lane.query.is_lenient for lane in lanes):
+            any_run.add(Reason.SETTLED)
         mine = self.see(stream).pending
-        if early := [entry for entry in early if mine.get(entry.id) == self.name]:
-            details = f"{self.name} acknowledges {[entry.n for entry in early]} of {stream}, which are in no sink"
-            self.fail(f"early | {self.query.mode}", details)
+        facts = [
+            Facts(entry.place, acknowledged=[self.query.committed], may_miss=frozenset(entry.excuses | any_run))
+            for entry in self.model.entries_of(stream, ids)
+            if entry.n not in sunk and mine.get(entry.id) == self.name
+        ]
+        judgement = judge(facts)
+        self.used.update(judgement.used)
+        if early := judgement.named(Fault.EARLY):
+            self.fail(f"{Fault.EARLY} | {self.query.mode}", f"{self.name} acknowledges {early}, which are in no sink")
 
     def lost(self, stream: str, count: int) -> None:
         """Nothing leaves the streams: what it counts as lost, another driver has claimed."""
         if not self.robbed:
             self.fail(
-                f"counted too much | {self.query.mode}", f"{self.name} counts {count} entries of {stream} as lost"
+                f"{Fault.COUNTED_TOO_MUCH} | {self.query.mode}",
+                f"{self.name} counts {count} entries of {stream} as lost",
             )
 
 
@@ -216,7 +231,7 @@ class _LaneOperator(Operator):
             lane.fail(f"unexpected | {shape(error)} | {query.mode}", text)
             return
         if not lane.robbed:
-            lane.fail(f"false alarm | {shape(error)} | {query.mode}", text)
+            self._judge_alarm(error, streams, set())
             return
         if query.is_lenient and not isinstance(error, LedgerError):
             lane.fail(f"a lenient query stops | {shape(error)} | {query.mode}", text)
@@ -268,7 +283,8 @@ def run(server: Server, client: redis.Redis, plan: Plan, tell: Callable[[str], N
     ticks = sum(lane.ticks.count for lane in lanes)
     batches = sum(len(lane.query.offsets) for lane in lanes)
     met = sum((lane.met for lane in lanes), Counter[str]())
-    return Outcome(plan, failures_of(lanes), batches, ticks, server.core.digest_so_far(), met)
+    used = sum((lane.used for lane in lanes), Counter[frozenset[str]]())
+    return Outcome(plan, failures_of(lanes), batches, ticks, server.core.digest_so_far(), met, used)
 
 
 # -- steps -------------------------------------------------------------------------------------------------------------
@@ -345,7 +361,7 @@ def _finish(lanes: Sequence[Lane]) -> None:
             break
     else:
         left = {name: lanes[0].see(name).pending for name in lanes[0].names()}
-        lanes[0].fail(f"pending | {_modes(lanes)}", f"{results} after {_MOST_ROUNDS} rounds, pending: {left}")
+        lanes[0].fail(f"{Fault.PENDING} | {_modes(lanes)}", f"{results} after {_MOST_ROUNDS} rounds, pending: {left}")
         return
     for failure in _judged(lanes):
         lanes[0].fail(failure.kind, failure.details)
@@ -365,20 +381,25 @@ def _pending(world: World) -> bool:
 
 
 def _judged(lanes: Sequence[Lane]) -> Iterable[Failure]:
-    model = lanes[0].model
-    times = Counter(row.value[1] for lane in lanes for row in lane.sink.rows())
-    dead = {int(fields["n"]) for _, fields in lanes[0].client.xrange(DEAD)}
-    excused = {n for lane in lanes for n, entry in lane.model.entries.items() if entry.excuses}
-    lost = [n for n in model.entries if not times[n] and n not in dead | excused]
-    if lost:
-        yield Failure(f"lost | {_modes(lanes)}", f"in no sink: {counted(lost)}")
-    allowed = set[int]().union(*(lane.elsewhere.claimed for lane in lanes))
-    allowed |= {n for lane in lanes for n, entry in lane.model.entries.items() if entry.repeat_reasons}
-    if twice := [n for n, often in times.items() if often > 1 and n not in allowed]:
-        by_lane = {lane.name: counted(sorted({*twice} & lane.written())) for lane in lanes}
-        yield Failure(f"twice | {_modes(lanes)}", f"twice, and not claimed after they were written: {by_lane}")
-    if set(times) - set(model.entries):
-        yield Failure(f"phantom | {_modes(lanes)}", f"{set(times) - set(model.entries)}")
+    facts: dict[Place, Facts] = {}
+    claimed = set[int]().union(*(lane.elsewhere.claimed for lane in lanes))
+    for n, entry in lanes[0].model.entries.items():
+        found = facts[entry.place] = Facts(entry.place, ("p", n), Sent.OK, is_bad=True)
+        of_lanes = [lane.model.entries[n] for lane in lanes]
+        found.may_miss = frozenset().union(*(one.excuses for one in of_lanes))
+        found.may_repeat = frozenset().union(*(one.repeat_reasons for one in of_lanes))
+        found.may_repeat |= {Reason.CLAIMED} if n in claimed else set()
+        found.may_reorder = frozenset({Reason.TWO_QUERIES})
+    for fields in (fields for _, fields in lanes[0].client.xrange(DEAD)):
+        place = fields["dl.stream"], fields["dl.id"]
+        facts.setdefault(place, Facts(place)).letters += 1
+    for row in (row for lane in lanes for row in lane.sink.rows()):
+        facts.setdefault(row.place, Facts(row.place, row.value)).rows.append(row)
+    judgement = judge(facts.values())
+    lanes[0].used.update(judgement.used)
+    for fault in judgement.found:
+        by_lane = {lane.name: counted(sorted(lane.written())) for lane in lanes}
+        yield Failure(f"{fault} | {_modes(lanes)}", f"{judgement.named(fault)}; written: {by_lane}")
 
 
 def _modes(lanes: Sequence[Lane]) -> str:

@@ -28,8 +28,9 @@ from spark_streams.connector.options.parsers import MOST_DELAYS
 from spark_streams.connector.wire.address import Address
 from spark_streams.operations.verify.history import id_key
 from tools.simulation.actor import Actor, Killed
-from tools.simulation.model import DROPPED, Entry
+from tools.simulation.model import Entry
 from tools.simulation.options import DEAD, long_delays
+from tools.simulation.reasons import Reason
 from tools.simulation.threads import PATIENCE, TERMS
 from tools.simulation.verdict import kind_of
 from tools.simulation.world import GROUP, World, shape
@@ -38,7 +39,6 @@ _ENVELOPE = frozenset(name.decode() for name in FIELDS)
 _MARK = MARK.decode()
 _KEYS_LOST = {"flushed", "server set back"}
 _LATE = 1_000  # milliseconds, more than an idle trigger takes
-_A_LETTER, _WAITS = "a dead letter", "waits for a retry"
 # Events after which an entry may be read again, and fail again.
 _READ_AGAIN = {
     "flushed",
@@ -147,7 +147,7 @@ class Letters:
         for _, fields in self._entries(DEAD):
             entry = self._world.model.entry_at(fields["dl.stream"], fields["dl.id"])
             if entry is not None and entry.key <= id_key(begin.get(entry.stream, "0-0")):
-                entry.excuses.add(_A_LETTER)
+                entry.excuses.add(Reason.A_LETTER)
 
     def set_back(self, last: int = 0) -> None:
         """The server has another state now: what it holds is what counts. Redrives that run lose their connections.
@@ -193,7 +193,7 @@ class Letters:
         ever = world.model.stream(entry.stream).ever
         if others and not entry.fits and not entry.repeat_reasons and not (_READ_AGAIN & ever):
             world.fail(kind_of(world, "two dead letters", [entry]), f"entry {entry.n}: {others[0].id} and {entry_id}")
-        entry.excuses.add(_A_LETTER)
+        entry.excuses.add(Reason.A_LETTER)
 
     def _sent_back(self, name: str, entry_id: str, fields: Mapping[str, str], is_changed: bool) -> None:
         world = self._world
@@ -234,11 +234,11 @@ class Letters:
         model, query = self._world.model, self._world.query
         waiting = self._waiting() if query.had_retries else set()
         for entry in model.entries.values():
-            entry.excuses.discard(_WAITS)
+            entry.excuses.discard(Reason.WAITS)
             if entry.place in waiting:
-                entry.excuses.add(_WAITS)
+                entry.excuses.add(Reason.WAITS)
             if not entry.fits and "DROPMALFORMED" in query.modes:
-                entry.excuses.add(DROPPED)
+                entry.excuses.add(Reason.DROPPED)
 
     def _waiting(self) -> set[tuple[str, str]]:
         """Return stream and ID of entries that wait, or were returned and not read yet."""

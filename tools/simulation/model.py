@@ -10,14 +10,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from spark_streams.operations.verify.history import Place, id_key
+from tools.simulation.reasons import Reason
 
-# Excuses of a missing entry; the query may have read it all the same.
-EARLY = "removed before there was a group, or a checkpoint"
-DROPPED = "does not fit, and was dropped"
-HANDED_WITHIN = "handed within the batch in flight"
-TAKEN = "taken from the query, which may have read it"  # a reason to be there twice
 # A cause that lasts until the checkpoint names the stream: its commit mark may be of the checkpoint before.
 OTHER_CHECKPOINT = "another checkpoint was used"
+RETURNED = "evicted returned"  # the query may stop without need when it has the stream again (a row under Limits)
 # What the query has removed itself (onCommit), and an older copy of the checkpoint, or of the commit log, has not read.
 REMOVED_ITSELF, REMOVED_WITH_COMMIT = "removed by the query", "removed by the query, and its commit is lost"
 
@@ -27,10 +24,11 @@ class Entry:
     """An entry. n: its number; fields: as they were written. Field `n` is the number, unless it is an entry that was
     sent back.
 
-    removed_by: event that removed it from its stream, "" while it is there; excuses: why it may be missing in the sink;
-    repeat_reasons: why it may be there twice; named: an error has reported its loss; settled: its loss was counted, or
-    given up; shuffled: it may arrive out of order; theirs: other consumer for which it is pending; only_pending: it is
-    pending for the query's consumer or for none, and the checkpoint does not name it: another client has claimed or
+    removed_by: event that removed it from its stream, "" while it is there; excuses: why it may be missing in the
+    sink; repeat_reasons: why it may be there twice; late_reasons: why it may come after later ones; lenient_reasons:
+    why a lenient query may not count its loss; named: an error has reported its loss; settled: its loss was counted,
+    or given up; shuffled: it may arrive out of order; theirs: other consumer for which it is pending; only_pending: it
+    is pending for the query's consumer or for none, and the checkpoint does not name it: another client has claimed or
     released it, an earlier checkpoint has left it, or `seek` has passed over it; acknowledged: the query has sent its
     XACK; removed_unacknowledged: it was removed before that; looked_for: a task of its batch has run since. One
     execution of the task may have read it before the removal, and this one may have missed it; archived: it is in the
@@ -42,8 +40,10 @@ class Entry:
     id: str
     fields: Mapping[str, str] = field(default_factory=dict)
     removed_by: str = ""
-    excuses: set[str] = field(default_factory=set)
-    repeat_reasons: set[str] = field(default_factory=set)
+    excuses: set[Reason] = field(default_factory=set)
+    repeat_reasons: set[Reason] = field(default_factory=set)
+    late_reasons: set[Reason] = field(default_factory=set)
+    lenient_reasons: set[Reason] = field(default_factory=set)
     named: bool = False
     settled: bool = False
     shuffled: bool = False
@@ -77,13 +77,14 @@ class Stream:
     "At peace": the query is idle, and the verdict has compared everything (verdict.at_peace).
 
     born: the group has existed on it, under this checkpoint; in_checkpoint: the checkpoint's last offset names it;
-    appeared: number of events before its first entry; causes: events since the last peace for which the query may stop;
-    ever: all events; counted: entries that the log has reported as lost, and that the verdict has not compared yet (a
-    killed run may report them again); runs: the runs that have; told, told_by: what had been reported at the last
-    peace, and by which runs: another run may report it once more;
-    moved_at_first: an operator has moved its group before the first checkpoint, so that nobody knows what it has read;
-    skipped: numbers of entries over which the group was set forward since the last peace, while no other consumer read
-    from it; was_lenient: a run with failOnDataLoss=false has read the stream since the last peace.
+    appeared: number of events before its first entry; causes: events since the last peace for which the query may
+    stop; ever: all events; counted: entries that the log has reported as lost, and that the verdict has not compared
+    yet (a killed run may report them again); runs: the runs that have; told, told_by: what had been reported at the
+    last peace, and by which runs: another run may report it once more; moved_at_first: an operator has moved its group
+    before the first checkpoint, so that nobody knows what it has read; skipped: numbers of entries over which the
+    group was set forward since the last peace, while no other consumer read from it; gone: the same of those that had
+    left the stream; back: numbers of entries below which the group was set back, or restored, since then; was_lenient:
+    a run with failOnDataLoss=false has read the stream since the last peace.
 
     Of the sink's stream, which matters only when a batch is written: at_batch: its number of events when the last batch
     began; seen: the same of the last committed batch.
@@ -102,6 +103,8 @@ class Stream:
     told_by: set[int] = field(default_factory=set)
     moved_at_first: bool = False
     skipped: set[int] = field(default_factory=set)
+    gone: set[int] = field(default_factory=set)
+    back: set[int] = field(default_factory=set)
     was_lenient: bool = False
     happened: int = 0
     at_batch: int = 0
@@ -171,7 +174,7 @@ class Model:
             entry.removed_unacknowledged = not entry.acknowledged
             stream = self.stream(entry.stream)
             if not (stream.born and stream.in_checkpoint):
-                entry.excuses.add(EARLY)
+                entry.excuses.add(Reason.EARLY)
                 if self.begun:
                     stream.suffers(cause)
             elif self.is_due(entry) or entry.theirs:
@@ -180,9 +183,9 @@ class Model:
     def forget(self, names: Iterable[str]) -> None:
         """Excuse removed entries of streams that the checkpoint no longer names (a row under Limits)."""
         for name in names:
-            self.excuse([entry for entry in self.entries_of(name) if entry.removed_by], EARLY)
+            self.excuse([entry for entry in self.entries_of(name) if entry.removed_by], Reason.EARLY)
 
-    def excuse(self, entries: Iterable[Entry], why: str) -> None:
+    def excuse(self, entries: Iterable[Entry], why: Reason) -> None:
         """Record why these entries may be missing in the sink."""
         for entry in entries:
             entry.excuses.add(why)
@@ -192,7 +195,7 @@ class Model:
         never."""
         for entry in entries:
             entry.theirs, entry.shuffled = consumer, True
-            entry.excuses.add("theirs")
+            entry.excuses.add(Reason.THEIRS)
 
     def is_shared(self, name: str) -> None:
         """Record that another consumer is in the group.
@@ -200,15 +203,21 @@ class Model:
         Documented: it may have read the entries over which the group was set forward before the query's next lookup.
         """
         stream = self.stream(name)
-        self.excuse(
-            [self.entries[n] for n in stream.skipped], "skipped, and not distinguishable from entries that others read"
-        )
+        self.excuse([self.entries[n] for n in stream.skipped | stream.gone], Reason.SKIPPED_BESIDE)
         stream.skipped.clear()
+        stream.gone.clear()
+        self.goes_back(name)
+
+    def goes_back(self, name: str) -> None:
+        """Record that the group is shared, or was at the last batch. Documented: the query goes on where it was set."""
+        for n in self.stream(name).back:
+            self.entries[n].repeat_reasons.add(Reason.SHARED_SET_BACK)
+        self.stream(name).back.clear()
 
     def excuse_only_pending(self, pending: Iterable[Entry]) -> None:
         """What was pending is pending no more. Documented: the query does not know of entries that only the pending
         list names, until they are in a batch."""
-        self.excuse([entry for entry in pending if entry.only_pending], "deleted with the pending list")
+        self.excuse([entry for entry in pending if entry.only_pending], Reason.NOT_PENDING_ANY_MORE)
 
     def pass_over(self, pending: Iterable[Entry], position: tuple[int, int]) -> None:
         """`rstream groups seek` sets the group there: of entries below, those that are pending are still read."""
@@ -219,7 +228,7 @@ class Model:
         """Record that these entries are pending for the query again."""
         for entry in entries:
             entry.theirs = ""
-            entry.excuses.discard("theirs")
+            entry.excuses.discard(Reason.THEIRS)
 
     def missing(self, streams: Collection[str]) -> list[Entry]:
         """Return the due entries of these streams whose loss was not settled."""

@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from spark_streams.connector.keys import key_beside
+from spark_streams.connector.source.commit_mark import committed_key
+from spark_streams.connector.source.pending.poison_record import PoisonState
 from spark_streams.operations.verify.history import id_key
 from tools.key_copies import Command, copies, make_again
+from tools.simulation.at_peace import unnoticed
 from tools.simulation.in_process.cluster import ClusterServer
 from tools.simulation.in_process.refusals import CODES, Request
 from tools.simulation.in_process.server import ProcessServer
-from tools.simulation.model import EARLY, REMOVED_ITSELF, REMOVED_WITH_COMMIT, Entry
+from tools.simulation.model import REMOVED_ITSELF, REMOVED_WITH_COMMIT, RETURNED, Entry
 from tools.simulation.network import SILENCE, break_connection
 from tools.simulation.options import DEAD
 from tools.simulation.powers_clients import is_sought
+from tools.simulation.reasons import Reason
 from tools.simulation.setup import Step, pick
 from tools.simulation.setup import part as share
 from tools.simulation.sinks import OUT
-from tools.simulation.world import World, is_ours
+from tools.simulation.spark import has
+from tools.simulation.world import CONSUMER, GROUP, World, is_ours
 
 # -- the network, keys that are not streams, the producers' clock ------------------------------------------------------
 
@@ -67,9 +73,9 @@ def evict(world: World, step: Step) -> None:
         key = pick(keys, step.choice)
         world.tell(f"      {key}")
         kind = "evicted " + ":".join(key.split(":")[1:2])
-        for _, fields in world.client.xrange(key) if kind == "evicted retry" else ():
+        for _, fields in world.client.xrange(key) if kind in ("evicted retry", RETURNED) else ():
             waited = world.model.entries_of(fields["dl.stream"], [fields["dl.id"]])
-            world.model.excuse(waited, "the entries that wait for a retry were deleted")
+            world.model.excuse(waited, Reason.RETRIES_DELETED)
         world.client.delete(key)
         if kind == "evicted first":
             world.births.forget()
@@ -113,7 +119,7 @@ def vanish(world: World, step: Step) -> None:
         _take_all(world, name, "vanished")
         offsets = world.query.offsets
         if "streamsPattern" in world.query.options and not (offsets and name in offsets[-1]["streams"]):
-            world.model.excuse(world.model.entries_of(name), "vanished before a checkpoint knew its stream")
+            world.model.excuse(world.model.entries_of(name), Reason.VANISHED_FIRST)
         world.model.stream(name).suffers("vanished")
         world.births.changed(name)
 
@@ -226,7 +232,7 @@ def _set_back(world: World, to: Backup) -> None:
     written, record = _in_sink(world), _record(world)
     world.set_back_in = world.query.runs
     world.letters.settle_those_of_earlier_batches()
-    world.model.excuse(_found_missing(world, to), "the server has lost the tasks' notes of it")
+    world.model.excuse(_found_missing(world, to), Reason.NOTES_LOST)
     world.client.flushall()
     make_again(world.raw, to.keys)
     world.letters.set_back(to.last)
@@ -236,46 +242,56 @@ def _set_back(world: World, to: Backup) -> None:
     for entry in world.model.entries.values():
         if entry.n in to.alive:
             if entry.removed_by in _WITH_ITS_STREAM:
-                entry.repeat_reasons.add("its stream was deleted, and restored")
+                entry.repeat_reasons.add(Reason.STREAM_RESTORED)
             # Documented: a lenient query has gone on below what an older state lacked, and now a newer one is restored.
             if (
                 entry.removed_by == _LOST
                 and entry.n in written
                 and entry.key > id_key(world.query.logged(entry.stream))
             ):
-                entry.repeat_reasons.add("an older state lacked it, and a newer one was restored")
+                entry.repeat_reasons.add(Reason.NEWER_STATE)
             entry.removed_by = ""
         else:
             entry.removed_by = entry.removed_by or _LOST
             if entry.n > to.last and entry.key > id_key(world.query.logged(entry.stream)):
-                entry.excuses.add("lost by the server before anybody has logged it")
+                entry.excuses.add(Reason.LOST_BY_SERVER)
     for name in world.names():
         for entry_id, consumer in world.see(name).pending.items():
             if not is_ours(consumer):  # pending for others again
                 again = world.model.entries_of(name, [entry_id])
                 world.model.deliver_to_other(again, consumer)
                 for entry in again:
-                    entry.repeat_reasons.add("pending for another consumer of the restored server")
+                    entry.repeat_reasons.add(Reason.PENDING_FOR_OTHERS)
         world.model.stream(name).suffers("server set back")
         seen = world.see(name)
         ours = set(seen.ours())
         # Documented: a lone query whose account is unknown, or whose restored group was sought, goes on at the group.
         goes_to_group = world.query.is_account_unknown(name) or is_sought(world, [name])
+        is_shared = any(not is_ours(consumer) for consumer in seen.consumers)
+        with unnoticed(world):
+            has_mark = world.client.get(committed_key(name, GROUP, CONSUMER)) is not None
         for entry in world.model.entries_of(name):
             if seen.position is None:
-                entry.repeat_reasons.add("the server was restored to a state before its group")
+                entry.repeat_reasons.add(Reason.BEFORE_ITS_GROUP)
             elif goes_to_group and (entry.key > id_key(seen.position) or entry.id in ours):
-                entry.repeat_reasons.add("the query goes on where the restored group is")
+                entry.repeat_reasons.add(Reason.AFTER_SEEK)
+            elif entry.id in ours and not has_mark:
+                entry.repeat_reasons.add(Reason.MARK_DELETED)
             elif entry.id in ours and world.query.offsets and name in world.query.offsets[-1].get("left", ()):
                 # Documented: of what is pending, the query does not know what a batch has read.
-                entry.repeat_reasons.add("pending again beside entries that no batch has")
+                entry.repeat_reasons.add(Reason.PENDING_BESIDE)
+            if entry.id in ours or (seen.position is not None and entry.key > id_key(seen.position)):
+                world.model.stream(name).back.add(entry.n)
+                entry.late_reasons.add(Reason.PLANNED_AGAIN)
             if entry.id not in ours:
                 world.model.excuse_only_pending([entry])
             elif world.query.has_record and is_other_record:
-                entry.repeat_reasons.add("pending again, and the record of failed batches is older")
+                entry.repeat_reasons.add(Reason.RECORD_OLDER)
                 is_below = entry.key <= id_key(world.query.logged(name))
                 if is_below and is_committed and entry.n not in written:  # documented: its batch had set it aside
-                    entry.excuses.add("set aside after the state to which the server has returned")
+                    entry.excuses.add(Reason.SET_ASIDE_SINCE)
+        if is_shared:
+            world.model.goes_back(name)
         world.births.changed(name)
     world.model.stream(OUT).suffers("server set back")
 
@@ -283,6 +299,17 @@ def _set_back(world: World, to: Backup) -> None:
 def _record(world: World) -> dict[bytes, bytes]:
     """Return the record of failed batches (maxDeliveries)."""
     return {key: world.raw.get(key) for key in world.raw.scan_iter("rstream:attempts:*", count=1000)}
+
+
+def _set_aside(world: World) -> list[Entry]:
+    """Return the entries of pieces of batches that were cut. It asks for no other keys: that may let them expire."""
+    names = {offset["record"] for offset in world.query.offsets if offset.get("record")}
+    with unnoticed(world):
+        texts = [world.raw.get(key_beside(name, "attempts", GROUP, CONSUMER)) for name in sorted(names)]
+    records = [PoisonState.from_json(text) for text in texts if text is not None]
+    pieces = [piece for record in records for piece in [*record.pieces.values(), *record.away.values()]]
+    parts = [(name, texts) for piece in pieces for name, texts in piece.ranges().items()]
+    return [entry for name, texts in parts for entry in world.model.entries_of(name) if has(texts, entry)]
 
 
 def _found_missing(world: World, to: Backup) -> list[Entry]:
@@ -311,6 +338,10 @@ def rollback(world: World, step: Step) -> None:
     query.newest = (list(query.offsets), query.committed)
     remaining_batches = len(query.offsets) - share(len(query.offsets) - 1, step.amount)
     shared, written = {name for name in world.names() if query.is_account_unknown(name)}, _in_sink(world)
+    old = [entry for entry in query.entries_since(remaining_batches, only_old=True) if entry.shuffled]
+    for entry in _set_aside(world) + old:
+        entry.lenient_reasons.add(Reason.OF_A_LATER_BATCH)
+    _are_read_again(world, remaining_batches - 1)
     query.set_back(remaining_batches, remaining_batches - 1 - (step.how < 0.3))
     _take_own(world)
     for entry in (world.model.entries[n] for n in written - _in_sink(world)):
@@ -320,7 +351,7 @@ def rollback(world: World, step: Step) -> None:
                 world.model.is_shared(entry.stream)
         comes_again = query.committed < len(query.offsets) - 1 and query.is_within_batch(entry)
         if entry.key <= id_key(query.logged(entry.stream)) and not comes_again:
-            entry.excuses.add("pending and in no batch of the older copy, and read since")  # documented
+            entry.excuses.add(Reason.LEFT_AND_READ)  # documented
     _suffers(world, "checkpoint set back")
     world.model.stream(OUT).suffers("checkpoint set back")
 
@@ -331,6 +362,7 @@ def lose_commits(world: World, step: Step) -> None:
     if query.committed >= 0:
         query.die()
         query.committed -= share(query.committed + 1, step.amount)
+        _are_read_again(world, query.committed + 1)
         _take_own(world)
         _suffers(world, "commits lost")
 
@@ -344,9 +376,17 @@ def _take_own(world: World) -> None:
             is_read_again = query.committed < len(query.offsets) - 1 and query.is_within_batch(entry)
             world.model.take([entry], REMOVED_WITH_COMMIT if is_read_again else REMOVED_ITSELF)
             if query.is_lenient and {*_WITH_ITS_STREAM} & world.model.stream(name).ever:
-                entry.excuses.add("removed from a stream that was created again since this checkpoint")
+                entry.excuses.add(Reason.OF_A_LATER_BATCH)
     if query.is_lenient:
         world.operator.goes_on_without_commit()
+
+
+def _are_read_again(world: World, number: int) -> None:
+    """Record that the batches from this one on are planned or read again. Documented: what is deleted before may be
+    counted although its row is written, or not counted."""
+    for entry in world.query.entries_since(number):
+        entry.lenient_reasons.add(Reason.MISSED_BY_ONE)
+        entry.late_reasons.add(Reason.PLANNED_AGAIN)
 
 
 def _in_sink(world: World) -> set[int]:
@@ -356,7 +396,7 @@ def _in_sink(world: World) -> set[int]:
 def _lost_by_the_sink(world: World, before: set[int]) -> None:
     """Excuse rows that were lost with the server, if the sink is on it."""
     for n in before - _in_sink(world):
-        world.model.entries[n].excuses.add("its row was lost by the server")
+        world.model.entries[n].excuses.add(Reason.ROW_LOST)
 
 
 def _take_all(world: World, name: str, cause: str) -> None:
@@ -366,7 +406,7 @@ def _take_all(world: World, name: str, cause: str) -> None:
         if entry.removed_by and not entry.settled:
             entry.removed_by = cause  # the first cause is no longer recognizable
     if not world.query.offsets:
-        world.model.excuse(world.model.entries_of(name), EARLY)
+        world.model.excuse(world.model.entries_of(name), Reason.EARLY)
 
 
 def _suffers(world: World, cause: str) -> None:
@@ -434,7 +474,7 @@ def _excuse_what_was_handed_over(world: World) -> None:
         end = seen.position if world.query.takes_a_batch else world.query.logged(name)
         for entry in world.model.entries_of(name, seen.ours()):
             if entry.shuffled and end is not None and entry.key <= id_key(end):
-                world.model.excuse([entry], "handed over before the clock was set back")
+                world.model.excuse([entry], Reason.CLOCK_BACK)
 
 
 # -- commands that the server refuses ----------------------------------------------------------------------------------

@@ -20,8 +20,9 @@ from spark_streams.operations.verify.history import id_key
 from tools.simulation.journeys import Asker
 from tools.simulation.letters import CHANGED
 from tools.simulation.mixes import is_behind
-from tools.simulation.model import HANDED_WITHIN, TAKEN, Entry
+from tools.simulation.model import Entry
 from tools.simulation.options import DEAD
+from tools.simulation.reasons import Reason
 from tools.simulation.setup import Step, part, pick
 from tools.simulation.verdict import AUDIENCE, check_removals
 from tools.simulation.world import CONSUMER, GROUP, Seen, World, is_ours
@@ -94,12 +95,12 @@ def _take(world: World, name: str, ids: Sequence[str], cause: str) -> None:
     is_shared = any(not is_ours(consumer) for consumer in seen.consumers)
     if world.query.takes_a_batch and is_shared and seen.position is not None:
         unread = [entry for entry in entries if entry.key > id_key(seen.position)]
-        world.model.excuse(unread, "removed from a shared group amid a trigger")
+        world.model.excuse(unread, Reason.REMOVED_AMID)
     if seen.exists and (seen.position is None or "server set back" in world.model.stream(name).causes):
         head = world.client.xinfo_stream(name)
         if world.query.looks_known(name, head["entries-added"] - head["length"], seen.position is not None):
             removed = [entry for entry in world.model.entries_of(name) if entry.removed_by == cause]
-            world.model.excuse(removed, "removed from a stream that looks like the one that was read")
+            world.model.excuse(removed, Reason.LOOKS_KNOWN if seen.position is None else Reason.AS_MANY_ADDED)
 
 
 # -- other consumers of the group --------------------------------------------------------------------------------------
@@ -123,7 +124,7 @@ def read(world: World, step: Step) -> None:
     assert now is not None
     # Documented: the server does not say whose entries were removed.
     passed = [entry for entry in world.model.entries_of(name) if id_key(was) < entry.key <= id_key(now)]
-    world.model.excuse([entry for entry in passed if entry.removed_by], "removed, and others have read past it")
+    world.model.excuse([entry for entry in passed if entry.removed_by], Reason.READ_PAST)
     for _, entries in replies:
         world.model.deliver_to_other(world.model.entries_of(name, [str(entry_id) for entry_id, _ in entries]), consumer)
 
@@ -135,7 +136,7 @@ def acknowledge(world: World, step: Step) -> None:
     if mine:
         ids = mine[: part(len(mine), step.amount)]
         world.client.xack(name, GROUP, *ids)
-        world.model.excuse(world.model.entries_of(name, ids), "others have acknowledged it")
+        world.model.excuse(world.model.entries_of(name, ids), Reason.THEIRS_AND_DONE)
 
 
 def die(world: World, step: Step) -> None:
@@ -177,7 +178,7 @@ def leave(world: World, step: Step) -> None:
     seen = world.see(name)
     if consumer in seen.consumers:
         world.client.xgroup_delconsumer(name, GROUP, consumer)
-        world.model.excuse(world.model.entries_of(name, _held(seen, consumer)), "others have left with it")
+        world.model.excuse(world.model.entries_of(name, _held(seen, consumer)), Reason.THEIRS_AND_LEFT)
 
 
 def _held(seen: Seen, consumer: str) -> list[str]:
@@ -206,7 +207,7 @@ def give(world: World, step: Step) -> None:
         mark, end = world.committed(name), seen.position if world.query.takes_a_batch else world.query.logged(name)
         world.model.excuse(
             [entry for entry in entries if (mark < entry.key or is_behind(world.server)) and entry.key <= id_key(end)],
-            HANDED_WITHIN,
+            Reason.HANDED_WITHIN,
         )
         for entry in entries:
             entry.only_pending = True
@@ -224,7 +225,7 @@ def grab(world: World, step: Step) -> None:
         taken = world.model.entries_of(name, ids)
         world.model.deliver_to_other(taken, consumer)
         for entry in taken:
-            entry.repeat_reasons.add(TAKEN)
+            entry.repeat_reasons.add(Reason.TAKEN)
         world.model.is_shared(name)
         world.model.stream(name).suffers("entries taken from us")
 
@@ -237,7 +238,7 @@ def settle(world: World, step: Step) -> None:
         first = int(step.how * len(ours))
         ids = ours[first : first + part(len(ours), step.amount)]
         world.client.xack(name, GROUP, *ids)
-        world.model.excuse(world.model.entries_of(name, ids), "an operator has acknowledged it")
+        world.model.excuse(world.model.entries_of(name, ids), Reason.DONE_BY_OTHERS)
         world.model.stream(name).suffers("our entries acknowledged")
 
 
@@ -258,8 +259,8 @@ def setid(world: World, step: Step) -> None:
         _moved(world, name)
         _skipped(world, name, was, now)
         has_others = any(not is_ours(consumer) for consumer in seen.consumers)
-        if forward and (has_others or world.query.is_account_unknown(name)):  # now, or at the last batch
-            world.model.is_shared(name)
+        if has_others or world.query.is_account_unknown(name):  # now, or at the last batch
+            (world.model.is_shared if forward else world.model.goes_back)(name)
         world.births.changed(name, by_operator=True)
 
 
@@ -278,9 +279,9 @@ def seek(world: World, step: Step) -> None:
     world.model.pass_over(world.model.entries_of(name, ours), id_key(target))
     for entry in world.model.entries_of(name):
         if entry.key > id_key(target):
-            entry.repeat_reasons.add("an operator has set the group back")
+            entry.repeat_reasons.add(Reason.SOUGHT)
         elif entry.id not in ours:
-            world.model.excuse([entry], "an operator has passed it over")
+            world.model.excuse([entry], Reason.PASSED_OVER)
     world.model.stream(name).ever.add("group sought")  # and no cause of an error
 
 
@@ -296,7 +297,7 @@ def destroy(world: World, step: Step) -> None:
             world.query.logged(name)
         ):  # documented: it looks like a new stream
             for entry in world.model.alive(name):
-                entry.repeat_reasons.add("a restored server has its stream without a group")
+                entry.repeat_reasons.add(Reason.BEFORE_ITS_GROUP)
         _moved(world, name)
         world.births.changed(name, by_operator=True)
 
@@ -321,7 +322,9 @@ def remake(world: World, step: Step) -> None:
         world.model.is_shared(name)
         taken = world.model.entries_of(name, seen.ours()) if world.query.takes_a_batch else []
         logged = id_key(world.query.logged(name))
-        world.model.excuse([entry for entry in taken if entry.key > logged], "deleted with its group amid a trigger")
+        world.model.excuse([entry for entry in taken if entry.key > logged], Reason.DELETED_AMID)
+    if world.query.is_account_unknown(name):
+        world.model.goes_back(name)
     world.births.changed(name, by_operator=True)
 
 
@@ -330,6 +333,10 @@ def _skipped(world: World, name: str, was: str, now: str | None) -> None:
     assert now is not None
     passed = [entry for entry in world.model.alive(name) if id_key(was) < entry.key <= id_key(now)]
     world.model.stream(name).skipped |= {entry.n for entry in passed}
+    gone = [entry for entry in world.model.entries_of(name) if entry.removed_by and world.model.is_due(entry)]
+    world.model.stream(name).gone |= {entry.n for entry in gone if id_key(was) < entry.key <= id_key(now)}
+    if id_key(now) < id_key(was):
+        world.model.stream(name).back |= {entry.n for entry in world.model.entries_of(name) if entry.key > id_key(now)}
 
 
 def _moved(world: World, name: str) -> None:
@@ -340,7 +347,7 @@ def _moved(world: World, name: str) -> None:
     position = world.see(name).position
     for entry in world.model.entries_of(name):
         if position is None or entry.key > id_key(position):
-            entry.repeat_reasons.add("its group was moved amid a trigger")
+            entry.repeat_reasons.add(Reason.MOVED_AMID)
 
 
 def expel(world: World, step: Step) -> None:
@@ -357,11 +364,9 @@ def expel(world: World, step: Step) -> None:
             world.model.excuse_only_pending(world.model.entries_of(name, pending))
         # Documented: deliveries to others cannot be distinguished from deliveries to us.
         if world.query.takes_a_batch and any(not is_ours(consumer) for consumer in seen.consumers):
-            world.model.excuse(
-                world.model.entries_of(name, pending), "deleted with our consumer while the query takes a batch"
-            )
+            world.model.excuse(world.model.entries_of(name, pending), Reason.CONSUMER_DELETED_AMID)
         if not any(name in offset["streams"] for offset in world.query.offsets):  # only the pending list held them
-            world.model.excuse(world.model.entries_of(name, pending), "deleted with our consumer before a checkpoint")
+            world.model.excuse(world.model.entries_of(name, pending), Reason.CONSUMER_DELETED_FIRST)
 
 
 # -- a second group ----------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from spark_streams.operations.verify.history import id_key
 from tools.simulation.actor import Actor, Killed, TaskFailed
 from tools.simulation.options import PATTERN, with_option, without
 from tools.simulation.powers_clients import NAMES
+from tools.simulation.reasons import Reason
 from tools.simulation.setup import Step, part, pick
 from tools.simulation.tasks import Twin
 from tools.simulation.world import CONSUMER, GROUP, OTHER, World
@@ -220,7 +221,7 @@ def _reads_again(world: World) -> None:
         position = world.see(name).position
         for entry in world.model.entries_of(name):
             if position is not None and entry.key > id_key(position):
-                entry.repeat_reasons.add("another process has set its group")
+                entry.repeat_reasons.add(Reason.RESTARTED_BESIDE)
 
 
 def has_all_leases(world: World) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Sequence
 
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.errors import (
@@ -19,9 +20,11 @@ from spark_streams.connector.errors import (
 )
 from spark_streams.connector.source.commit_mark import Mark, committed_key
 from spark_streams.operations.verify.history import id_key
+from spark_streams.operations.verify.judge import Facts, judge
 from tools.simulation.met import GOES_ON, LEDGER_REMEDIES, finding_of, named_in, pair
-from tools.simulation.model import EARLY, OTHER_CHECKPOINT, REMOVED_WITH_COMMIT
+from tools.simulation.model import OTHER_CHECKPOINT, REMOVED_WITH_COMMIT, RETURNED
 from tools.simulation.options import without
+from tools.simulation.reasons import Reason
 from tools.simulation.sinks import OUT
 from tools.simulation.world import CONSUMER, GROUP, OTHER, World, shape
 
@@ -48,8 +51,7 @@ class Operator:
             world.replicated = True
             return
         if isinstance(error, ServerError) and not isinstance(error, StreamStateError):
-            if not world.away:
-                world.fail(f"false alarm | {shape(error)} | {query.mode}", text)
+            self._judge_alarm(error, [], {"away"} if world.away else set())
             return
         if isinstance(error, DecodeError) and world.letters.explains(error):
             world.tell("   operator: the mode that the error names")
@@ -89,20 +91,21 @@ class Operator:
             self._notes(error, "resume")
             query.options = {name: value for name, value in query.options.items() if name != "onNewCheckpoint"}
             return
+        if "rstream:returned:" in text and any(RETURNED in world.model.stream(name).ever for name in streams):
+            causes = [*causes, RETURNED]
         if isinstance(error, LedgerError):
             causes = sorted(world.model.stream(OUT).causes)
             causes += ["its sink is not told"] if self._is_not_told() else []
         elif not streams:
             world.fail(f"names no stream | {shape(error)}", text)
         forgiven = sorted({cause for name in streams for cause in world.model.stream(name).forgiven})
-        if self._counts_entries_of_others(text, streams) or self._knows_of_a_deletion_above(text, streams):
-            pass
-        elif not causes and forgiven:
-            others = {cause for name in streams for cause in world.model.stream(name).ever & _OF_OTHERS}
-            after = "+".join(sorted({*forgiven} | others))
-            world.fail(f"named again | {shape(error)} | after {after} | {query.mode}", text)
-        elif not causes and not self._is_left_by_a_run_with_a_list(text):
-            world.fail(f"false alarm | {shape(error)} | {query.mode}", text)
+        reasons = {
+            Reason.OF_OTHERS: self._counts_entries_of_others(text, streams),
+            Reason.DELETED_AHEAD: self._knows_of_a_deletion_above(text, streams),
+            Reason.LEFT_BY_A_RUN: not forgiven and self._is_left_by_a_run_with_a_list(text),
+        }
+        others = {cause for name in streams for cause in world.model.stream(name).ever & _OF_OTHERS if forgiven}
+        self._judge_alarm(error, streams, {*causes}, {one for one, is_so in reasons.items() if is_so}, forgiven, others)
         # Documented: a group from which others read is not set to the checkpoint.
         stuck_with_others = re.search("reads from (it|the group), too|A query with noAck cannot read them", text)
         if query.is_lenient and not isinstance(error, (GroupSharedError, LedgerError)) and not stuck_with_others:
@@ -117,6 +120,25 @@ class Operator:
                 self._name(name)
         self._count(error, streams)
         self._remedy(error, text, streams)
+
+    def _judge_alarm(
+        self,
+        error: RStreamError,
+        streams: Sequence[str],
+        causes: set[str],
+        reasons: Collection[Reason] = (),
+        forgiven: Collection[str] = (),
+        others: Collection[str] = (),
+    ) -> None:
+        """Check that something has happened for which the query may stop. forgiven: what an earlier error has named."""
+        world = self._world
+        report = Facts((" ".join(streams), ""), is_reported=True, after=frozenset(causes), may_count=frozenset(reasons))
+        judgement = judge([report])
+        world.used.update(judgement.used)
+        for fault in judgement.found:
+            again = "+".join(sorted({*forgiven, *others}))
+            kind = f"named again | {shape(error)} | after {again}" if forgiven else f"{fault} | {shape(error)}"
+            world.fail(f"{kind} | {world.query.mode}", error.message)
 
     def _counts_entries_of_others(self, text: str, streams: list[str]) -> bool:
         """Whether the error counts entries that were removed while other consumers had them, and that no error has
@@ -249,16 +271,16 @@ class Operator:
         self._world.sink_client.hset(key, field, "1")
         written, begun = {row.value[1] for row in self._world.sink.rows()}, self._world.query.begin_of(int(batch))
         for entry in self._world.model.entries.values():
-            entry.excuses.add("the operator keeps the written rows")
+            entry.excuses.add(Reason.KEPT_BY_OPERATOR)
             is_new = entry.key > id_key(begun.get(entry.stream, "0-0"))
             if entry.n in written and (is_new or self._world.query.is_within_batch(entry)):  # a later one may have it
-                entry.repeat_reasons.add("the operator keeps the written rows")
+                entry.repeat_reasons.add(Reason.KEPT_BY_OPERATOR)
 
     def _write_again(self) -> None:
         world = self._world
         world.sink.delivery = "at-least-once"
         for entry in world.model.entries.values():
-            entry.repeat_reasons.add("written at least once")
+            entry.repeat_reasons.add(Reason.AT_LEAST_ONCE)
 
     def _allow_losses(self) -> None:
         query = self._world.query
@@ -305,13 +327,13 @@ class Operator:
                 waiting = entry.id in present and (position is None or entry.key > position or entry.id in ours)
                 entry.only_pending = entry.id in ours
                 if (waiting and entry.n in may_have_read) or entry.archived:
-                    entry.repeat_reasons.add("a new checkpoint")
+                    entry.repeat_reasons.add(Reason.A_NEW_CHECKPOINT)
                 if entry.removed_by and entry.id in ours:
                     # It is read and found missing, also if a batch of the checkpoint before has read it (documented).
                     entry.looked_for = True
                     stream.causes.add(OTHER_CHECKPOINT)
                 elif model.is_due(entry) and entry.removed_by and is_begin:
-                    entry.excuses.add(EARLY)  # the new checkpoint counts from there, too
+                    entry.excuses.add(Reason.EARLY)  # the new checkpoint counts from there, too
                 elif model.is_due(entry) and (entry.removed_by or not waiting):
                     entry.settled = True
             stream.counted = 0
@@ -362,7 +384,7 @@ class Operator:
         for name in streams:
             ours = self._world.see(name).ours()
             self._world.tell(f"   operator: acknowledges {len(ours)} entries of {name}")
-            self._world.model.excuse(self._world.model.entries_of(name, ours), "acknowledged by the operator")
+            self._world.model.excuse(self._world.model.entries_of(name, ours), Reason.DONE_BY_OPERATOR)
             if ours:
                 self._world.client.xack(name, GROUP, *ours)
 

@@ -90,8 +90,8 @@ def run(
             world.redrives.end()
             world.raw.close()
     digest = server.core.digest_so_far() if isinstance(server, ProcessServer) else 0
-    failures = world.failures or world.suspicions[:1]
-    return Outcome(plan, failures, len(world.query.offsets), world.ticks.count, digest, world.met)
+    failures, batches = world.failures or world.suspicions[:1], len(world.query.offsets)
+    return Outcome(plan, failures, batches, world.ticks.count, digest, world.met, world.used)
 
 
 def _begin_at(options: dict[str, str], before: Sequence[Entry]) -> None:

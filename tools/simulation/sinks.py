@@ -16,6 +16,7 @@ from spark_streams.connector.sink.writers import BatchWriter, StreamWriter
 from spark_streams.operations.verify.history import Row
 from tools.simulation.model import Model
 from tools.simulation.options import STREAMS, without
+from tools.simulation.reasons import Reason
 from tools.simulation.threads import PATIENCE
 from tools.simulation.world import World
 
@@ -84,7 +85,7 @@ class Once:
         model = self._world.model
         if "checkpoint set back" in model.stream(OUT).ever:
             written = {row.value[1] for row in self.rows()}
-            model.excuse([model.entries[n] for n in self._read - written], "an earlier batch of its number stays")
+            model.excuse([model.entries[n] for n in self._read - written], Reason.EARLIER_BATCH_STAYS)
 
     def committed(self, number: int) -> None:
         """Record that the batch is in the commit log."""

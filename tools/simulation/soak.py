@@ -93,12 +93,14 @@ def _with(plan: Plan, index: int, **changes: object) -> Plan:
 
 _OBJECTS_PER_COLLECTION = 50_000  # as in the process of a source (set_up_source_process): a plan has few cycles
 _BLOCK = 10  # plans that a process runs before it tells
+_AND = " & "  # between reasons
 
 
 @dataclass
 class Tally:
     """Sum of many runs. digest: of all their commands and replies, 0 if they cannot be repeated exactly; seeds: by kind
-    of failure; details: of the first failure of each kind."""
+    of failure; details: of the first failure of each kind; used: reasons that have excused an entry, in
+    so many plans."""
 
     runs: int = 0
     batches: int = 0
@@ -107,6 +109,7 @@ class Tally:
     digest: int = 0
     seeds: dict[str, list[int]] = field(default_factory=dict)
     details: dict[str, str] = field(default_factory=dict)
+    used: dict[str, int] = field(default_factory=dict)
     met: dict[str, int] = field(default_factory=dict)
 
     def add(self, other: Tally) -> None:
@@ -116,6 +119,8 @@ class Tally:
         self.ticks += other.ticks
         self.seconds += other.seconds
         self.add_digest(other.digest)
+        for together, plans in other.used.items():
+            self.used[together] = self.used.get(together, 0) + plans
         self.met = {**Counter(self.met) + Counter(other.met)}
         for kind, seeds in other.seeds.items():
             self.seeds.setdefault(kind, []).extend(seeds)
@@ -145,7 +150,18 @@ class Tally:
             why = documented.reason_of(kind)
             examples = " ".join(str(seed) for seed in sorted(seeds)[:5])
             lines.append(f"{len(seeds):>6}  {kind}  [{examples}]" + (f"  (known: {why})" if why else ""))
-        return "\n".join([*lines, *self.documented(), self.summary()])
+        return "\n".join([*lines, *self.documented(), *self.reasons(), self.summary()])
+
+    def reasons(self) -> list[str]:
+        """Return a line that says in how many plans a reason has excused an entry alone, or, after a plus, only with
+        others."""
+        alone, others = Counter[str](), Counter[str]()
+        for together, plans in self.used.items():
+            reasons = together.split(_AND)
+            (others if reasons[1:] else alone).update(dict.fromkeys(reasons, plans))
+        named = sorted({*alone, *others}, key=lambda reason: (-alone[reason], -others[reason]))
+        texts = [f"{reason} {alone[reason]}" + (f"+{others[reason]}" * (reason in others)) for reason in named]
+        return [f"reasons: {' · '.join(texts)}"] if texts else []
 
     def documented(self) -> list[str]:
         """Return a line that says how often each documented limit explains a plan; none if no plan needs one."""
@@ -180,6 +196,8 @@ def soak(
             tally.batches += outcome.batches
             tally.ticks += outcome.ticks
             tally.add_digest(outcome.digest)
+            for together in map(_AND.join, map(sorted, outcome.used)):
+                tally.used[together] = tally.used.get(together, 0) + 1
             tally.met = {**Counter(tally.met) + Counter(outcome.met)}
             tally.seconds = time.perf_counter() - began
             for failure in outcome.failures[:1]:

@@ -32,11 +32,13 @@ from spark_streams.connector.source.stream_reader import StreamReader
 from spark_streams.connector.spark.data_source import ReadAllAvailable, ReadLimit
 from spark_streams.operations.verify.history import id_key
 from tools.simulation.actor import Killed
+from tools.simulation.at_peace import unnoticed
 from tools.simulation.mixes import with_limits
-from tools.simulation.model import EARLY, Entry
+from tools.simulation.model import Entry
+from tools.simulation.reasons import Reason
 from tools.simulation.tasks import SCHEMA, WITH_VALUES, Tasks
 from tools.simulation.threads import PATIENCE, TERMS
-from tools.simulation.world import CONSUMER, GROUP, World
+from tools.simulation.world import CONSUMER, GROUP, Seen, World
 
 Json = dict[str, Any]
 # A few entries cross every boundary, and each trigger searches for new streams.
@@ -83,7 +85,7 @@ class Query:
         self.takes_a_batch = False
         self._reader: StreamReader | HistoryReader | None = None
         self._limit: ReadLimit = ReadAllAvailable()
-        self.always_ordered = options.get("ordered") == "true"
+        self._last_run = -1  # number of the last batch that was run
 
     # -- state ---------------------------------------------------------------------------------------------------
 
@@ -155,7 +157,7 @@ class Query:
 
     def is_within_batch(self, entry: Entry) -> bool:
         """Whether an entry that is added now is within a range of the last batch: its stream was created again."""
-        return bool(self.offsets) and _has(_ranges(self.offsets[-1]).get(entry.stream, ()), entry)
+        return bool(self.offsets) and has(_ranges(self.offsets[-1]).get(entry.stream, ()), entry)
 
     def looks_known(self, stream: str, left: int, has_group: bool) -> bool:
         """Whether a restored or new stream that so many entries have left looks like the one that was read. Documented:
@@ -170,6 +172,15 @@ class Query:
         """Return the start positions of a batch of the offset log, by stream."""
         texts: Mapping[str, str] = self.offsets[number - 1]["streams"] if 0 < number <= len(self.offsets) else {}
         return {stream: position_in(text) for stream, text in texts.items()}
+
+    def entries_since(self, number: int, only_old: bool = False) -> list[Entry]:
+        """Return the entries in the ranges of the batches from this one on; only_old: those that were claimed, handed
+        over or left."""
+        found = []
+        for offset in self.offsets[max(number, 0) :]:
+            for name, parts in _ranges({**offset, "batch": {}} if only_old else offset).items():
+                found += [entry for entry in self.world.model.entries_of(name) if has(parts, entry)]
+        return found
 
     # -- runs ----------------------------------------------------------------------------------------------------
 
@@ -317,6 +328,7 @@ class Query:
             self.world.births.update(begun=True)
         self.world.tick()
         end = self.offsets[-1]
+        self._come_late(number, end)
         partitions = list(self._reader.partitions(start, end))
         self.world.tick()
         self.tasks.run(self._reader, number, partitions, (_shown(start), _shown(end)))
@@ -326,6 +338,20 @@ class Query:
         self.world.tell(f"   commits/{number}")
         self.tasks.committed(number)
         self.world.tick()
+
+    def _come_late(self, number: int, end: Json) -> None:
+        """Record which entries of a batch may come after later ones: it is read without `ordered`, or it is run again
+        under maxDeliveries, which may cut it."""
+        late = set[Reason]()
+        if self.options.get("ordered") != "true":
+            late.add(Reason.WITHOUT_ORDER)
+        if self.was_limited and number <= self._last_run:
+            late.add(Reason.CUT)
+        self._last_run = number
+        for name, parts in _ranges(end).items() if late else ():
+            for entry in self.world.model.entries_of(name):
+                if has(parts, entry):
+                    entry.late_reasons |= late
 
     def _note(self, *what: Any) -> None:
         if self._trace is not None:
@@ -361,13 +387,13 @@ class Query:
     def _missed(self, name: str, parts: Sequence[Range]) -> int:
         """Return how many pending entries of these ranges have left the stream."""
         pending = self.world.model.entries_of(name, self.world.see(name).ours())
-        return sum(bool(entry.removed_by) and _has(parts, entry) for entry in pending)
+        return sum(bool(entry.removed_by) and has(parts, entry) for entry in pending)
 
     def _names(self, end: Json) -> None:
         """Record that the checkpoint names these entries of a batch. Others of its ranges may be released."""
         for name, parts in _ranges(end).items():
             for entry in self.world.model.entries_of(name, self.world.see(name).ours()):
-                entry.only_pending &= not _has(parts, entry)
+                entry.only_pending &= not has(parts, entry)
 
     def _begins_at(self, start: Json) -> None:
         """Record that existing groups are set to where the query begins: it reads again what is above. Documented: it
@@ -376,11 +402,11 @@ class Query:
             position = id_key(position_in(text))
             for entry in self.world.model.entries_of(name):
                 if entry.key <= position:
-                    self.world.model.excuse([entry], "before the start")
+                    self.world.model.excuse([entry], Reason.BEFORE)
                 elif entry.removed_by:
-                    self.world.model.excuse([entry], EARLY)
+                    self.world.model.excuse([entry], Reason.EARLY)
                 else:
-                    entry.repeat_reasons.add("onNewCheckpoint=restart")
+                    entry.repeat_reasons.add(Reason.RESTARTED)
 
     # -- actions of its operator ---------------------------------------------------------------------------------
 
@@ -391,6 +417,7 @@ class Query:
         self._update_named_streams()
         self.world.model.forget([name for name, stream in self.world.model.streams.items() if not stream.in_checkpoint])
         self.committed = min(committed, offsets - 1)
+        self._last_run = min(self._last_run, self.committed)
         self.tasks.forget_after(self.committed)
 
     def change(self, options: dict[str, str]) -> None:
@@ -399,7 +426,6 @@ class Query:
         self.options = {**options, **{name: self.options[name] for name in kept if name in self.options}}
         self.lenient = False
         self.listed |= set(self.reads())
-        self.always_ordered &= options.get("ordered") == "true"
 
     def read_all(self) -> None:
         """Put all streams that were ever in the query's list into it."""
@@ -409,7 +435,7 @@ class Query:
     def start_new_checkpoint(self) -> None:
         """Start a new checkpoint."""
         self.die()
-        self.offsets, self.committed, self.newest = [], -1, None
+        self.offsets, self.committed, self.newest, self._last_run = [], -1, None, -1
         self._update_named_streams()
         self.epoch += 1
 
@@ -423,13 +449,21 @@ class Query:
         for name in self.reads():
             if name in self.world.model.streams:
                 self.world.model.stream(name).suffers("checkpoint put back")
+        # Documented: what the older copy has left pending, or is delivered again since, is read again.
+        with unnoticed(self.world):
+            seen = {name: self.world.see(name) for name in self.reads()}
+        for entry in self.world.model.entries.values():
+            of = seen.get(entry.stream, Seen())
+            is_above = of.position is not None and entry.key > id_key(of.position)
+            if is_above or entry.id in of.ours():
+                entry.repeat_reasons.add(Reason.NEWER_CHECKPOINT)
         # Documented: the older copy has replaced the record, and discarded the notes, of the newer one's last batch.
         for name, parts in _ranges(self.offsets[-1]).items() if self.has_record else ():
             for entry in self.world.model.entries_of(name):
-                if _has(parts, entry):
-                    entry.repeat_reasons.add("an older copy of the checkpoint has replaced the record of its batch")
+                if has(parts, entry):
+                    entry.repeat_reasons.add(Reason.NEWER_CHECKPOINT)
         unfit = [entry for entry in self.world.model.entries.values() if not entry.fits]
-        self.world.model.excuse(unfit, "its note was discarded")
+        self.world.model.excuse(unfit, Reason.NOTE_DISCARDED)
 
     def _update_named_streams(self) -> None:
         """Update which streams the last offset names. Removals in other streams may go unnoticed (see Limits)."""
@@ -463,7 +497,8 @@ def _places(offset: Json) -> list[Any]:
     ]
 
 
-def _has(parts: Sequence[Range], entry: Entry) -> bool:
+def has(parts: Sequence[Range], entry: Entry) -> bool:
+    """Whether an entry is in one of these ranges."""
     return any(id_key(str(part.after)) < entry.key <= id_key(str(part.last)) for part in parts)
 
 

@@ -12,8 +12,11 @@ import pyarrow as pa
 from spark_streams.connector.errors import RStreamError
 from spark_streams.connector.source.offset import Range
 from spark_streams.connector.source.stream_reader import StreamReader
+from spark_streams.operations.verify.history import Row
+from spark_streams.operations.verify.judge import Facts, Fault, judge
 from tools.simulation.actor import Actor, Killed, TaskFailed
-from tools.simulation.model import HANDED_WITHIN, TAKEN, Entry
+from tools.simulation.model import Entry
+from tools.simulation.reasons import Reason
 from tools.simulation.sinks import OUT
 from tools.simulation.threads import TaskPlace
 from tools.simulation.world import World, counted
@@ -194,7 +197,7 @@ class Tasks:
         forward while a batch is taken has entries within the batch's range that the batch lacks.
         """
         ever = self._world.model.stream(entry.stream).ever
-        is_back = TAKEN in entry.repeat_reasons and HANDED_WITHIN in entry.excuses
+        is_back = Reason.TAKEN in entry.repeat_reasons and Reason.HANDED_WITHIN in entry.excuses
         return self._query.is_lenient and (is_back or bool({"server set back", "group set forward"} & ever))
 
     def _compare(self, number: int, offsets: tuple[str, str]) -> None:
@@ -212,20 +215,33 @@ class Tasks:
             world.model.stream(OUT).causes.add("a batch has entries again that a task has missed")
         if before == rows or self._query.was_limited:
             return
-        more = {n for n in rows - before if not self._may_be_more(world.model.entries[n])}
+        more = self._changed(number, rows - before, self._may_be_more)
         if self._is_another(more):
-            world.model.excuse([world.model.entries[n] for n in before - rows], "another stream has its place")
+            world.model.excuse([world.model.entries[n] for n in before - rows], Reason.ITS_PLACE_TAKEN)
             world.model.stream(OUT).causes.add("another stream has the place of its input")
         elif more:
             world.fail(f"replay has more | {self._query.mode}", f"batch {number} now has {counted(more)}, too")
-        missing = [world.model.entries[n] for n in before - rows]
-        if missing and not self._query.is_lenient:  # a lenient query must count them as lost
+        is_counted = self._query.is_lenient  # it must count them as lost
+        if less := self._changed(number, before - rows, lambda _: is_counted):
+            missing = [world.model.entries[n] for n in less]
             causes = "+".join(sorted({cause for entry in missing for cause in world.model.stream(entry.stream).ever}))
             world.fail(
                 f"replay has less | after {causes or 'nothing'} | {self._query.mode}",
                 f"batch {number} had {counted(before)}, and has {counted(rows)} without a report",
             )
         self._read[key] = rows
+
+    def _changed(self, number: int, numbers: set[int], may_differ: Callable[[Entry], bool]) -> set[int]:
+        """Return which of these entries, that one of two runs of a batch had, the judge calls changed."""
+        facts = []
+        for n in sorted(numbers):
+            entry = self._world.model.entries[n]
+            tried = [Row(entry.place, ("p", n), number, 0, 0, 0, kept=False)]
+            reasons = frozenset({Reason.OTHER_IN_REPLAY}) if may_differ(entry) else frozenset[str]()
+            facts.append(Facts(entry.place, ("p", n), tried=tried, may_miss=reasons))
+        judgement = judge(facts)
+        self._world.used.update(judgement.used)
+        return {one.value[1] for one in judgement.found.get(Fault.CHANGED, ()) if one.value is not None}
 
     def _is_another(self, more: set[int]) -> bool:
         """Whether the entries belong to a stream that was created again within the range of a batch.

@@ -1,22 +1,20 @@
-"""Compare the sink, the counted losses and the pending lists with the model."""
+"""What the sink, the reports and the pending lists say of each entry: the facts that the judge gets. And the marks."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import redis
 
-from spark_streams.operations.verify.history import Added, History, Outcome, check_history, id_key
+from spark_streams.operations.verify.history import Outcome, Place, Row, id_key
+from spark_streams.operations.verify.judge import Counted, Facts, Fault, judge
 from tools.simulation.at_peace import check_invariant
 from tools.simulation.mixes import is_behind
-from tools.simulation.model import DROPPED, EARLY, Entry
+from tools.simulation.model import Entry
+from tools.simulation.reasons import Reason
 from tools.simulation.sinks import OUT
 from tools.simulation.world import GROUP, World, counted, is_ours
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 
 # -- a second group of the streams -------------------------------------------------------------------------------------
 
@@ -63,15 +61,16 @@ def at_peace(world: World) -> None:
     world.letters.observe()
     model.sunk |= {row.value[1] for row in world.sink.rows()}
     streams = query.reads()
-    missing = model.missing(streams)
     for name in streams:
-        missing_here = [entry for entry in missing if entry.stream == name]
-        (_check_counts if query.is_lenient else _check_names)(world, name, missing_here)
-    _check_pending(world, streams)
-    for entry in missing:
+        _judge_losses(world, name)
+    _judge_pending(world, streams)
+    for entry in model.missing(streams):
         entry.settled = True
     for entry in model.entries.values():
         entry.settled |= entry.looked_for and entry.n in model.sunk
+    for entry in model.entries.values():
+        if entry.stream in streams:
+            entry.lenient_reasons.clear()
     for name in streams:
         if name in model.streams:
             if query.is_lenient:
@@ -84,6 +83,8 @@ def at_peace(world: World) -> None:
                     {"group set back"} & causes if is_below else set()
                 )
             model.streams[name].skipped.clear()
+            model.streams[name].gone.clear()
+            model.streams[name].back.clear()
             if model.streams[name].counted:
                 model.streams[name].told = model.streams[name].counted
                 model.streams[name].told_by = {*model.streams[name].runs}
@@ -105,104 +106,133 @@ def has_unread_entries(world: World) -> bool:
 
 
 def at_the_end(world: World) -> None:
-    """Check that no entry is duplicated, unknown, out of order or pending."""
-    model = world.model
-    _check_pending(world, world.query.reads(), at_last=True)
-    history = History(acks_seen=False)
+    """Check that no entry is lost, duplicated, unknown, out of order or pending."""
+    model, reads = world.model, world.query.reads()
+    _judge_pending(world, reads, at_last=True)
+    facts: dict[Place, Facts] = {}
     highest: dict[str, tuple[int, int]] = {}
     for entry in model.entries.values():
-        # A stream that was created again, by producers whose clock was set back.
-        is_lower = entry.key < highest.setdefault(entry.stream, entry.key)
+        found = facts[entry.place] = _facts_of(entry)
+        if entry.stream not in reads:
+            found.may_miss |= {Reason.NOT_READ}
+        if world.sink.may_repeat:
+            found.may_repeat |= {Reason.AT_LEAST_ONCE}
+        if entry.key < highest.setdefault(entry.stream, entry.key):
+            found.may_reorder |= {Reason.LOWER}
         highest[entry.stream] = max(highest[entry.stream], entry.key)
-        history.added.append(Added(entry.stream, ("p", entry.n), Outcome.OK, entry.id))
-        if entry.removed_by or entry.excuses or entry.settled or entry.named or entry.stream not in world.query.reads():
-            history.removed.add(entry.place)
-        if (
-            is_lower
-            or entry.shuffled
-            or entry.repeat_reasons
-            or (entry.removed_by and entry.looked_for)  # documented: only one of two executions has read it
-            or world.query.was_limited
-            or not world.query.always_ordered
-        ):
-            history.unordered.add(entry.place)
-    history.rows = world.sink.rows()
-    report = check_history(history)
-    for kind, values in (("lost", report.lost), ("phantom", report.phantom)):
-        if values:
-            entries = [model.entries[value[1]] for value in values if value[1] in model.entries]
-            world.fail(kind_of(world, kind, entries), f"{kind}: {values}")
-    twice = [model.entries[value[1]] for value in report.duplicated if not model.entries[value[1]].repeat_reasons]
-    if twice and not world.sink.may_repeat:
-        world.fail(kind_of(world, "twice", twice), f"twice: {_shown(twice)}")
-    if report.reordered:
-        entries = [entry for place in report.reordered if (entry := model.entry_at(*place)) is not None]
-        world.fail(kind_of(world, "reordered", entries), f"out of order: {_shown(entries)}")
+        if entry.removed_by and entry.looked_for:
+            found.may_reorder |= {Reason.READ_ONCE_OF_TWO}
+        found.is_reported |= entry.named
+    for row in world.sink.rows():
+        facts.setdefault(row.place, Facts(row.place, row.value)).rows.append(row)
+    judgement = judge(facts.values())
+    world.used.update(judgement.used)
+    for fault, words in _AT_THE_END.items():
+        if wrong := judgement.found.get(fault):
+            entries = [entry for one in wrong if (entry := model.entry_at(*one.place)) is not None]
+            world.fail(kind_of(world, fault, entries), f"{words}: {_shown(entries) if entries else judgement}")
 
 
-def _check_names(world: World, name: str, missing: list[Entry]) -> None:
-    """Check for a strict query that an error has named every loss."""
-    silent = [entry for entry in missing if not entry.named and not _may_pass(world, entry)]
-    if world.model.streams[name].moved_at_first:
-        silent = [entry for entry in silent if entry.removed_by not in ("trimmed", "deleted")]
-    stream = world.model.streams[name]
-    if stream.was_lenient:  # a lenient run has counted what it passed, or has reported "at least" so many
-        rest = [entry for entry in silent if entry.removed_by not in _WITH_ALL][stream.counted :]
-        silent = rest if stream.ever <= _EXACT or not stream.counted else []
-    if silent:
-        failure = "silent" if world.model.streams[name].ever else "lost"
-        world.fail(kind_of(world, failure, silent), f"not in the sink, and no error reported it: {_shown(silent)}")
+_AT_THE_END = {
+    Fault.LOST: "lost",
+    Fault.PHANTOM: "phantom",
+    Fault.TWICE: "twice",
+    Fault.REORDERED: "out of order",
+}
 
 
-def _check_counts(world: World, name: str, missing: list[Entry]) -> None:
-    """Check for a lenient query that the log has reported every loss: exactly as many, if nothing else has happened to
-    the stream. A loss may be reported once more after a restart."""
-    if name not in world.model.streams:
+def _facts_of(entry: Entry) -> Facts:
+    """Return what is known of an entry at any time."""
+    late = entry.repeat_reasons | entry.late_reasons | ({Reason.HANDED} if entry.shuffled else set())
+    return Facts(
+        entry.place,
+        ("p", entry.n),
+        Outcome.OK,
+        is_reported=entry.settled,
+        may_miss=frozenset(entry.excuses),
+        may_repeat=frozenset(entry.repeat_reasons),
+        may_reorder=frozenset(late),
+    )
+
+
+def _judge_losses(world: World, name: str) -> None:
+    """Check that a strict query has named every loss in a stream, and that a lenient one has counted exactly as many,
+    if nothing else has happened to the stream. A loss may be reported once more after a restart."""
+    model, is_lenient = world.model, world.query.is_lenient
+    if name not in model.streams:
         return
-    reported = world.model.streams[name].counted
-    minimum = sum(not _may_pass(world, entry) and entry.removed_by not in _WITH_ALL for entry in missing)
-    stream = world.model.streams[name]
+    stream = model.streams[name]
+    facts = [_facts_at_peace(world, entry, is_lenient) for entry in model.entries_of(name)]
     told = stream.told if stream.runs.isdisjoint(stream.told_by) else 0
-    maximum = len(missing) + told + sum(_may_be_counted(world, entry) for entry in world.model.entries_of(name))
-    is_exact = world.model.streams[name].ever <= _EXACT
-    if not is_exact:
-        minimum = min(minimum, 1)  # at least one must be reported
-    is_once = len(world.model.streams[name].runs) == 1
-    if reported < minimum or (is_exact and is_once and reported > maximum):
-        failure = "uncounted" if reported < minimum else "counted too much"
-        details = f"{name}: {len(missing)} are not in the sink, {reported} are reported as lost"
-        world.fail(kind_of(world, failure, missing, name), f"{details}: {_shown(missing)}")
+    counted = Counted(
+        stream.counted,
+        again=told,
+        at_least=not stream.ever <= _EXACT,
+        may_repeat=len(stream.runs) != 1,
+        stops=not is_lenient,
+    )
+    judgement = judge(facts, {name: counted} if is_lenient or stream.was_lenient else {})
+    world.used.update(judgement.used)
+    for fault, wrong in judgement.found.items():
+        entries = [entry for one in wrong if (entry := model.entry_at(*one.place)) is not None]
+        details = f"{name}: {stream.counted} are reported as lost, and not in the sink are {_shown(entries)}"
+        world.fail(kind_of(world, fault, entries, name), details)
 
 
-def _may_be_counted(world: World, entry: Entry) -> bool:
-    """Whether the query may count an entry that it need not have read.
+def _facts_at_peace(world: World, entry: Entry, is_lenient: bool) -> Facts:
+    """Return what is known of an entry when the query has read all there is."""
+    facts, stream = _facts_of(entry), world.model.streams[entry.stream]
+    facts.after = frozenset(stream.ever)
+    is_due = stream.born and world.model.is_due(entry) and not entry.settled
+    if entry.n in world.model.sunk:
+        facts.rows = [Row(entry.place, ("p", entry.n), 0, 0, 0, 0)]
+    if not stream.born:
+        facts.may_miss |= {Reason.BEFORE}
+    if entry.named and not is_lenient:
+        facts.is_reported = True
+    # Documented: XDEL ahead of a shared group resets the server's counts.
+    if entry.removed_by and "deleted" in stream.ever and stream.ever & {"others read", "entries taken from us"}:
+        facts.may_miss |= {Reason.DELETED_AHEAD}
+        facts.may_count |= {Reason.DELETED_AHEAD} if is_due else frozenset()
+    if entry.removed_by in _WITH_ALL and (is_lenient or stream.was_lenient):
+        facts.may_miss |= {Reason.WITH_ALL}
+        facts.may_count |= {Reason.WITH_ALL} if is_due else frozenset()
+    if is_lenient:
+        facts.may_miss |= entry.lenient_reasons - ({Reason.MISSED_BY_ONE} if not entry.removed_by else set())
+        facts.may_count |= {Reason.MISSED_BY_ONE} if is_due and entry.lenient_reasons else frozenset()
+    if entry.removed_by in _EXACT and stream.moved_at_first and not is_lenient:
+        facts.may_miss |= {Reason.MOVED_FIRST}
+    if not entry.settled and Reason.EARLY in entry.excuses:
+        facts.may_count |= {Reason.EARLY}
+    if not entry.settled and entry.looked_for and (facts.rows or Reason.DROPPED in entry.excuses):
+        facts.may_count |= {Reason.MISSED_BY_ONE}
+    return facts
 
-    It had not read the state of the stream yet; or the entry is in the sink, or was dropped, and another execution of
-    its task may have missed it (documented).
-    """
-    was_found_missing = entry.looked_for and (entry.n in world.model.sunk or DROPPED in entry.excuses)
-    return (EARLY in entry.excuses or was_found_missing) and not entry.settled
 
-
-def _may_pass(world: World, entry: Entry) -> bool:
-    """Whether a loss may go unnoticed (documented): XDEL ahead of a shared group resets the server's counts."""
-    ever = world.model.streams[entry.stream].ever
-    return bool(entry.removed_by) and "deleted" in ever and bool(ever & {"others read", "entries taken from us"})
-
-
-def _check_pending(world: World, streams: Iterable[str], at_last: bool = False) -> None:
+def _judge_pending(world: World, streams: Iterable[str], at_last: bool = False) -> None:
     """Check that no entry is pending. at_last: also entries that others handed over, which may take another run.
     Documented: if the server's clock went back, what was handed over before waits for the time at which it was."""
     for name in streams:
         seen = world.see(name)
-        pending = world.model.entries_of(name, seen.ours())
-        entries = [entry for entry in pending if at_last or not (entry.repeat_reasons or entry.shuffled)]
+        later = set[str]()
         if seen.position is not None and is_behind(world.server):
             rows = world.client.xpending_range(name, GROUP, "-", "+", 10_000)
             later = {row["message_id"] for row in rows if not row["time_since_delivered"]}
-            entries = [entry for entry in entries if entry.id not in later]
-        if entries:
-            world.fail(kind_of(world, "pending", entries, name), f"still pending at an idle tick: {_shown(entries)}")
+        facts = []
+        for entry in world.model.entries_of(name, seen.ours()):
+            found = Facts(entry.place, is_pending=True)
+            if not at_last and entry.shuffled:
+                found.may_wait |= {Reason.WITH_THE_NEXT}
+            if entry.id in later:
+                found.may_wait |= {Reason.WAITS_FOR_THE_CLOCK}
+            facts.append(found)
+        judgement = judge(facts)
+        world.used.update(judgement.used)
+        if wrong := judgement.found.get(Fault.PENDING):
+            entries = [entry for one in wrong if (entry := world.model.entry_at(*one.place)) is not None]
+            world.fail(
+                kind_of(world, Fault.PENDING, entries, name), f"still pending at an idle tick: {_shown(entries)}"
+            )
 
 
 def kind_of(world: World, failure: str, entries: list[Entry], name: str = "") -> str:

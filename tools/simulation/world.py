@@ -18,12 +18,14 @@ from spark_streams.connector.source.commit_mark import committed_key
 from spark_streams.connector.source.offset import Range
 from spark_streams.connector.wire.connection import Connection, pack
 from spark_streams.operations.verify.history import id_key
+from spark_streams.operations.verify.judge import Facts, Fault, judge
 from tools.servers.server import Server
 from tools.simulation.actor import Actor, Ticks, describe
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.model import Entry, Model
 from tools.simulation.network import Network, break_connection
 from tools.simulation.options import STREAMS
+from tools.simulation.reasons import Reason
 from tools.simulation.setup import Plan, Step
 
 GROUP, CONSUMER = "g", "spark"
@@ -63,6 +65,7 @@ class Outcome:
     ticks: int
     digest: int = 0  # of all commands and replies; 0 on a server that runs in its own time
     met: Mapping[str, int] = field(default_factory=dict)
+    used: Counter[frozenset[str]] = field(default_factory=Counter)  # reasons that have excused something, together
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,7 @@ class World:
         self.ticks = Ticks(self.happen)
         self.failures: list[Failure] = []
         self.met = Counter[str]()  # what was reported, and what the operator did (met.py)
+        self.used = Counter[frozenset[str]]()  # reasons of entries that have excused something, together
         self.suspicions: list[Failure] = []  # what fails a run in which nothing else does
         self.connections: list[tuple[Connection, Actor | None]] = []
         self.process = 0  # number of the driver's process, as in its lease
@@ -271,9 +275,9 @@ class World:
             fields = {"n": str(len(self.model.entries) + 1), "v": value} if self.setup.has_values else None
             entry = self.model.add(stream, self.next_id(stream), fields)
             if self.query is not None and self.query.begins_above(entry):
-                self.model.excuse([entry], "below where the query begins in a stream that was created again")
+                self.model.excuse([entry], Reason.BELOW_THE_BEGIN)
             if self.query is not None and self.query.is_within_batch(entry):  # documented: it is read in its place
-                entry.repeat_reasons.add("its stream was created again, and the batch read again")
+                entry.repeat_reasons.add(Reason.READ_IN_PLACE)
             self.client.xadd(stream, cast("Any", entry.fields), id=entry.id)
             entries.append(entry)
         return entries
@@ -340,23 +344,31 @@ class World:
         """Record an XACK of the library, and check that it is not early."""
         if group != GROUP:
             return
+        facts = []
         for entry in self.model.entries_of(stream, ids):
             entry.acknowledged = True
-            if (
-                not self.model.is_due(entry)
-                or entry.removed_by
-                or entry.named
-                or entry.settled
-                or self._is_counted(entry)
-                or (not entry.fits and self.query.modes & _SET_ASIDE)  # at peace it is a dead letter, or was dropped
-            ):
-                continue
-            if not self.query.was_limited and not self._comes_again(entry):
-                causes = "+".join(sorted(self.model.stream(stream).ever)) or "nothing"
-                self.fail(
-                    f"early | after {causes} | {self.query.mode}",
-                    f"entry {entry.n} ({stream} {entry.id}) is acknowledged and not in the sink",
-                )
+            if self.model.is_due(entry):
+                facts.append(Facts(entry.place, acknowledged=[self.query.committed], may_miss=self._why_early(entry)))
+        judgement = judge(facts)
+        self.used.update(judgement.used)
+        for one in judgement.found.get(Fault.EARLY, ()):
+            causes = "+".join(sorted(self.model.stream(stream).ever)) or "nothing"
+            details = f"{' '.join(one.place)} is acknowledged and not in the sink"
+            self.fail(f"{Fault.EARLY} | after {causes} | {self.query.mode}", details)
+
+    def _why_early(self, entry: Entry) -> frozenset[str]:
+        """Return why an entry may be acknowledged that has not reached the sink."""
+        if entry.removed_by:
+            return frozenset({Reason.REMOVED})
+        if entry.named:
+            return frozenset({Reason.NAMED})
+        if entry.settled or self._is_counted(entry):
+            return frozenset({Reason.SETTLED})
+        if not entry.fits and self.query.modes & _SET_ASIDE:  # at peace it is a dead letter, or was dropped
+            return frozenset({Reason.A_LETTER})
+        if self.query.was_limited:
+            return frozenset({Reason.KILLS})
+        return frozenset({Reason.COMES_AGAIN} if self._comes_again(entry) else ())
 
     def _is_counted(self, entry: Entry) -> bool:
         """Whether the group was set forward over this entry, or its task has missed it before a restored server had it
@@ -384,7 +396,7 @@ class World:
         """Record that entries of a batch are read again, if a message says that nothing proves that they were read."""
         if "the proof that the batch was read" in message:
             for entry in self.model.entries_of(stream, self.see(stream).ours()):
-                entry.repeat_reasons.add("the record of failed batches is gone")
+                entry.repeat_reasons.add(Reason.RECORD_OLDER)
 
 
 def _sink_of(server: Server, client: redis.Redis, is_elsewhere: bool) -> tuple[Server, redis.Redis]:

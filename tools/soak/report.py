@@ -19,6 +19,8 @@ from rich.table import Table
 
 from spark_streams.operations.console.charts import Chart, charts_of
 from spark_streams.operations.console.site import environment
+from spark_streams.operations.verify.judge import Fault, Judgement
+from tools.once import once
 from tools.soak.job_process import ARCHIVE, DEAD, ETL, STREAM, JobProcess
 
 # -- what is measured each minute --------------------------------------------------------------------------------------
@@ -285,20 +287,26 @@ def judge(client: redis.Redis, folder: Path, added: int) -> Verdict:
     from deltalake import DeltaTable
 
     numbers = DeltaTable(folder / "table").to_pyarrow_dataset().to_table(columns=["number"]).column("number")
-    lost, twice = _lost_and_twice(np.asarray(numbers), np.arange(added))
+    table = _judged(np.asarray(numbers), added)
     archived = ds.dataset(folder / "archive", partitioning="hive", format="parquet").to_table(columns=["id"])
     ids = np.asarray(archived.column("id").cast("string"), dtype="U40")
-    distinct = len(np.unique(ids))
     entries = int(client.xinfo_stream(STREAM)["entries-added"])
+    # Nobody knows the IDs of those that are trimmed: the first ID is number 0, and so on.
+    archive = _judged(np.unique(ids, return_inverse=True)[1], entries)
     pending = sum(int(client.xpending(STREAM, group)["pending"]) for group in (ETL, ARCHIVE))
-    return Verdict(
-        added, len(numbers), lost, twice, entries, entries - distinct, len(ids) - distinct,
-        pending + int(client.xlen(DEAD)),
-    )  # fmt: skip
+    left = pending + int(client.xlen(DEAD))
+    return Verdict(added, len(numbers), *_counts(table), entries, *_counts(archive), left)
 
 
-def _lost_and_twice(found: np.ndarray, wanted: Sequence[int] | np.ndarray) -> tuple[int, int]:
-    """Return how many wanted numbers were not found, and how many were found more than once or were not wanted."""
+def _judged(found: np.ndarray, added: int) -> Judgement:
+    """Judge the numbers 0, 1, … that were found. Of millions, the judge gets those that are not there once."""
     distinct, times = np.unique(found, return_counts=True)
-    lost = len(np.setdiff1d(wanted, distinct))
-    return lost, int((times - 1).sum()) + len(np.setdiff1d(distinct, wanted))
+    sent = np.arange(added)
+    lost, odd = np.setdiff1d(sent, distinct), distinct[(times > 1) | ~np.isin(distinct, sent)]
+    return once([*lost.tolist(), *np.intersect1d(odd, sent).tolist()], found[np.isin(found, odd)].tolist())
+
+
+def _counts(judgement: Judgement) -> tuple[int, int]:
+    """Return how many are lost, and how many are there twice or were not added."""
+    found = judgement.found
+    return len(found.get(Fault.LOST, ())), sum(len(found.get(fault, ())) for fault in (Fault.TWICE, Fault.PHANTOM))

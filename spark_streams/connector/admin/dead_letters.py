@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from urllib.parse import unquote
 
-from spark_streams.base.ids import MAX_ID, StreamId
+from spark_streams.base.ids import StreamId
 from spark_streams.connector.deadletter.envelope import attempts_in, text
 from spark_streams.connector.deadletter.letter_page import (
     KIND,
@@ -65,18 +65,16 @@ def entry_pages(
     """Yield the entries of a range, both IDs included, page by page: memory does not depend on its length. Raises
     ServerError."""
     size = PageSize(limits)
-    while first <= last:
+    begin: StreamId | None = first
+    while begin is not None and begin <= last:
         session.renew_login()
-        read = partial(_read_entries, stream, first, last, size)
+        read = partial(_read_entries, stream, begin, last, size)
         entries, received = run_with_smaller_pages(session, size, read)
         if not entries:
             return
         yield entries
         size.learn(len(entries), received, len(entries))
-        end = StreamId.parse(entries[-1][0])
-        if end == MAX_ID:
-            return
-        first = end.next()
+        begin = following(bytes(entries[-1][0]))
 
 
 def _read_entries(

@@ -9,16 +9,8 @@ from spark_streams.connector.errors import StreamMissingError
 from spark_streams.connector.lag.survey import StreamView
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.shards.names import Shard
+from spark_streams.connector.wire import scan
 from spark_streams.connector.wire.connection import Server
-from spark_streams.connector.wire.scan import (
-    ABSENT,
-    CREATE,
-    SILENT,
-    WAITING,
-    lines_of,
-    missing,
-    nothing_matches,
-)
 
 
 def absent_stream_notes(
@@ -27,15 +19,15 @@ def absent_stream_notes(
     """Return a line for each of these streams without entries. The query itself logs them when it starts."""
     own_streams = own_dead_letter_streams(source.dead_letter_stream)
     if not streams:
-        return [nothing_matches(server, source.pattern, own_streams)]
+        return [scan.nothing_matches(server, source.pattern, own_streams)]
     filled_streams = {
         s for s in streams if s in views_by_stream and (views_by_stream[s].last != "0-0" or Shard.parse(s))
     }
-    states = {s: SILENT if s in views_by_stream else ABSENT for s in streams if s not in filled_streams}
-    refused_streams = [] if source.create_streams else [s for s, state in states.items() if state == ABSENT]
-    refusals = [missing(server, stream, CREATE).message for stream in refused_streams]
-    return refusals + lines_of(
-        server, {s: state for s, state in states.items() if s not in refused_streams}, WAITING, own_streams
+    states = {s: scan.SILENT if s in views_by_stream else scan.ABSENT for s in streams if s not in filled_streams}
+    refused_streams = [] if source.create_streams else [s for s, state in states.items() if state == scan.ABSENT]
+    refusals = [scan.missing(server, stream, scan.CREATE).message for stream in refused_streams]
+    return refusals + scan.lines_of(
+        server, {s: state for s, state in states.items() if s not in refused_streams}, scan.WAITING, own_streams
     )
 
 
@@ -45,17 +37,17 @@ def require_each(server: Server, source: SourceOptions, streams: Sequence[str], 
     if not streams:
         own_streams = own_dead_letter_streams(source.dead_letter_stream)
         raise StreamMissingError(
-            f"{nothing_matches(server, source.pattern, own_streams)}; check the pattern and the url, or {remedy}"
+            f"{scan.nothing_matches(server, source.pattern, own_streams)}; check the pattern and the url, or {remedy}"
         )
     for stream in streams:
         if stream not in existing:
-            raise missing(server, stream, remedy)
+            raise scan.missing(server, stream, remedy)
 
 
 def require_one(server: Server, read: Sequence[str], existing: Collection[str], checkpoint: str) -> None:
     """Raise StreamMissingError if the server has none of the streams that a checkpoint has read: it is another one."""
     if read and not any(stream in existing for stream in read):
-        raise missing(
+        raise scan.missing(
             server,
             read[0],
             f"set source.must_exist = false if it was deleted: checkpoint {checkpoint} has read entries of it",

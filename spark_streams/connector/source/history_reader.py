@@ -39,13 +39,8 @@ from spark_streams.connector.source.quota import BatchQuota
 from spark_streams.connector.source.rows.column_report import STREAM_MODES, ColumnTally
 from spark_streams.connector.source.rows.columns import Columns
 from spark_streams.connector.source.stream_reader import UNLIMITED, StreamReader
+from spark_streams.connector.spark import data_source
 from spark_streams.connector.spark.arrow import rows_for_spark
-from spark_streams.connector.spark.data_source import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 from spark_streams.connector.spark.worker import SameVersion, freeze_imported_modules
 from spark_streams.connector.wire.session import Session
 
@@ -57,7 +52,7 @@ class HistoryPartition(TaskPartition):
     said = "that a task has read from the archive"
 
 
-class HistoryReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class HistoryReader(SameVersion, DataSourceStreamReader, data_source.SupportsTriggerAvailableNow):
     """format("rstream") for readStream with archivePath. live: reads the streams."""
 
     def __init__(self, live: StreamReader, options: SourceOptions, columns: Columns, limits: Limits = LIMITS) -> None:
@@ -69,7 +64,7 @@ class HistoryReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailabl
         self._archive = ArchiveTable(options.archive_path)
         self._is_open = False  # this process has the lease, and the groups exist
         self._finished: History | None = None  # the history behind which the archive has nothing more
-        self._ends: tuple[Cut, ReadLimit, Iterator[Cut]] | None = None  # of the batches after a cut
+        self._ends: tuple[Cut, data_source.ReadLimit, Iterator[Cut]] | None = None  # of the batches after a cut
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_ends": None}
@@ -79,17 +74,17 @@ class HistoryReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailabl
     def initialOffset(self) -> dict[str, object]:
         return _with_history(self._live.initialOffset(), History())
 
-    def getDefaultReadLimit(self) -> ReadLimit:
+    def getDefaultReadLimit(self) -> data_source.ReadLimit:
         return self._live.getDefaultReadLimit()
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._live.prepareForTriggerAvailableNow()
 
-    def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
+    def latestOffset(self, start: dict[str, object], limit: data_source.ReadLimit) -> dict[str, object]:
         """Return the end of the next batch: of the archive, then of the streams."""
         if HISTORY not in start:
             return self._live.latestOffset(start, limit)
-        if isinstance(limit, ReadAllAvailable):
+        if isinstance(limit, data_source.ReadAllAvailable):
             raise UnsupportedError(
                 "trigger(once=True) runs a single batch, and a query with archivePath reads the archive and the "
                 "streams in different batches. Use trigger(availableNow=True)"
@@ -149,17 +144,19 @@ class HistoryReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailabl
     def _require_unread(self, client: GroupClient, history: History) -> None:
         require_unread(client.server, self._archive, history)
 
-    def _ends_after(self, history: History, limit: ReadLimit) -> Iterator[Cut]:
+    def _ends_after(self, history: History, limit: data_source.ReadLimit) -> Iterator[Cut]:
         """Return the ends of the batches after `history.read`. They are found once per run."""
         if self._ends is None or self._ends[:2] != (history.read, limit):
-            entries = limit.max_rows if isinstance(limit, ReadMaxRows) and limit.max_rows < UNLIMITED else None
+            entries = (
+                limit.max_rows if isinstance(limit, data_source.ReadMaxRows) and limit.max_rows < UNLIMITED else None
+            )
             quota = BatchQuota.from_options(self._options).with_entries(entries)
             ends = batch_ends(self._archive, history.trimmed(history.read, END), quota)
         else:
             ends = self._ends[2]
         return self._noting(ends, limit)
 
-    def _noting(self, ends: Iterator[Cut], limit: ReadLimit) -> Iterator[Cut]:
+    def _noting(self, ends: Iterator[Cut], limit: data_source.ReadLimit) -> Iterator[Cut]:
         for end in ends:
             self._ends = (end, limit, ends)
             yield end

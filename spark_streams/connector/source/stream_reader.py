@@ -34,14 +34,8 @@ from spark_streams.connector.source.rows.column_report import STREAM_MODES, Colu
 from spark_streams.connector.source.rows.columns import Columns, Dead
 from spark_streams.connector.source.task.notes import NoteWriter, write_missing
 from spark_streams.connector.source.task.read_partition import TaskCallbacks, read_task
+from spark_streams.connector.spark import data_source
 from spark_streams.connector.spark.arrow import rows_for_spark
-from spark_streams.connector.spark.data_source import (
-    CommitCalls,
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 from spark_streams.connector.spark.worker import SameVersion, micro_batch, set_up_source_process
 from spark_streams.connector.wire.connection import Server
 from spark_streams.connector.wire.session import Session
@@ -49,7 +43,7 @@ from spark_streams.connector.wire.session import Session
 _log = logging.getLogger("spark_streams.source")
 
 
-class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class RefusedReader(DataSourceStreamReader, data_source.SupportsTriggerAvailableNow):
     """Raises the same error from each method."""
 
     def __init__(self, error: RStreamError) -> None:
@@ -58,7 +52,7 @@ class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _refuse(self) -> NoReturn:
         raise self._error.with_traceback(None) from None
 
-    def getDefaultReadLimit(self) -> ReadLimit:
+    def getDefaultReadLimit(self) -> data_source.ReadLimit:
         self._refuse()
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -67,7 +61,7 @@ class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, object]:
         self._refuse()
 
-    def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
+    def latestOffset(self, start: dict[str, object], limit: data_source.ReadLimit) -> dict[str, object]:
         self._refuse()
 
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
@@ -107,7 +101,7 @@ class EntriesPartition(InputPartition):
         self.batch = batch
 
 
-class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(SameVersion, DataSourceStreamReader, data_source.SupportsTriggerAvailableNow):
     """format("rstream") for readStream. One object lives on the driver for the whole run of a query (FACTS S1).
 
     now: a monotonic clock, in seconds; batch: returns the current micro-batch."""
@@ -123,7 +117,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
     ) -> None:
         """first_at_once: the first trigger does not wait for minEntriesPerTrigger: Spark may end the run after it."""
         self._first_at_once = first_at_once
-        self._commit_calls: CommitCalls | None = None  # None: the calls are not checked
+        self._commit_calls: data_source.CommitCalls | None = None  # None: the calls are not checked
         self._options = options
         self._now = now
         self._limits = limits
@@ -144,7 +138,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
 
     def check_commit_calls(self) -> None:
         """Refuse a Spark that does not commit each batch before it plans the next one."""
-        self._commit_calls = CommitCalls()
+        self._commit_calls = data_source.CommitCalls()
 
     @property
     def batches(self) -> MicroBatchStream:
@@ -185,8 +179,8 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
                 session.run(partial(stream_names.require_not_in_shards_since, sharded_options=self._sharded_options))
         return first
 
-    def getDefaultReadLimit(self) -> ReadLimit:
-        return ReadMaxRows(self._options.max_entries_per_trigger.otherwise or UNLIMITED)
+    def getDefaultReadLimit(self) -> data_source.ReadLimit:
+        return data_source.ReadMaxRows(self._options.max_entries_per_trigger.otherwise or UNLIMITED)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of the run. This call does not fail: Spark would then stop no source of the query (S98). The next
@@ -199,16 +193,18 @@ class StreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailable
         except RStreamError as error:
             self._error = error
 
-    def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
+    def latestOffset(self, start: dict[str, object], limit: data_source.ReadLimit) -> dict[str, object]:
         """Return the end of the next batch, or `start` if there is nothing to read."""
-        max_entries = limit.max_rows if isinstance(limit, ReadMaxRows) and limit.max_rows < UNLIMITED else None
-        if isinstance(limit, ReadAllAvailable) and self._options.has_pending_list:
+        max_entries = (
+            limit.max_rows if isinstance(limit, data_source.ReadMaxRows) and limit.max_rows < UNLIMITED else None
+        )
+        if isinstance(limit, data_source.ReadAllAvailable) and self._options.has_pending_list:
             raise UnsupportedError(
                 "trigger(once=True) ends a query without reporting whether its batch was committed. Its entries would "
                 "stay pending, and other consumers could claim them. Use trigger(availableNow=True), which reads the "
                 f"same entries and acknowledges them (or {NO_PENDING_LIST}=true)"
             )
-        if isinstance(limit, ReadAllAvailable) and self._options.target_batch_time is not None:
+        if isinstance(limit, data_source.ReadAllAvailable) and self._options.target_batch_time is not None:
             raise UnsupportedError(
                 "trigger(once=True) reads everything in one batch, and targetBatchTime limits a batch. Use "
                 "trigger(availableNow=True), which makes several batches (or remove targetBatchTime)"

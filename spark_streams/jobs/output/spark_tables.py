@@ -15,20 +15,9 @@ from spark_streams.connector.errors import TableError
 from spark_streams.connector.keys import partition_name
 from spark_streams.connector.spark.running_pyspark import quoted
 from spark_streams.jobs.job import session_settings
+from spark_streams.jobs.output import ownership
 from spark_streams.jobs.output.one_task import application_of
 from spark_streams.jobs.output.owned_table import OwnableTable, TableSettings
-from spark_streams.jobs.output.ownership import (
-    PROPERTY,
-    FolderRecord,
-    Owner,
-    batch_name,
-    exists,
-    located,
-    query_id,
-    read_columns,
-    read_record,
-    write_record,
-)
 from spark_streams.jobs.output.table_columns import DELTA, FILES, TableFit, add_columns, with_null_folders
 
 _PATTERN = re.compile(r"([\\\[\]{}*?])")  # characters that make a path a pattern
@@ -42,26 +31,26 @@ class BatchFolders(OwnableTable):
     """
 
     def columns(self) -> StructType | None:
-        return read_columns(self._spark, self._place, self._kind, [*self._keys, "batch"])
+        return ownership.read_columns(self._spark, self._place, self._kind, [*self._keys, "batch"])
 
-    def owner(self) -> Owner | None:
-        record = read_record(self._spark, self._place)
+    def owner(self) -> ownership.Owner | None:
+        record = ownership.read_record(self._spark, self._place)
         return None if record is None else record.owner
 
-    def prepare(self, fit: TableFit, owner: Owner | None) -> None:
-        record = FolderRecord(fit.columns, self._kind, [*self._keys, "batch"], owner)
-        write_record(self._spark, self._place, record)
+    def prepare(self, fit: TableFit, owner: ownership.Owner | None) -> None:
+        record = ownership.FolderRecord(fit.columns, self._kind, [*self._keys, "batch"], owner)
+        ownership.write_record(self._spark, self._place, record)
 
     def sweep(self, number: int) -> None:
         """Remove files of a killed run of this query: of its batch `number`, and those that Spark had not moved yet.
 
         Only the first batch of a run can have been started by an earlier run.
         """
-        name = batch_name(self._spark, number)
+        name = ownership.batch_name(self._spark, number)
         store, folders = self._matching("/".join([*["*=*"] * len(self._keys), f"batch={name}"]))
         for folder in folders:
             store.delete(folder, True)
-        mark = f"/batch={partition_name(query_id(self._spark), 0)[:-1]}"
+        mark = f"/batch={partition_name(ownership.query_id(self._spark), 0)[:-1]}"
         store, folders = self._matching(".spark-staging-*")
         for folder in folders:
             # Another program that writes into this folder has such folders, too.
@@ -72,7 +61,7 @@ class BatchFolders(OwnableTable):
     def write(self, rows: DataFrame, number: int) -> None:
         (
             with_null_folders(rows, self._keys)
-            .withColumn("batch", F.lit(batch_name(self._spark, number)))
+            .withColumn("batch", F.lit(ownership.batch_name(self._spark, number)))
             .write.mode("overwrite")
             .format(self._kind)
             .options(**self._options)
@@ -82,7 +71,7 @@ class BatchFolders(OwnableTable):
         )
 
     def _matching(self, below: str) -> tuple[JavaObject, list[JavaObject]]:
-        pattern, store = located(self._spark, _PATTERN.sub(r"\\\1", self._place), below)
+        pattern, store = ownership.located(self._spark, _PATTERN.sub(r"\\\1", self._place), below)
         return store, [status.getPath() for status in store.globStatus(pattern) or []]
 
 
@@ -116,10 +105,10 @@ class CatalogTable(OwnableTable):
             )
         return StructType([field for field in self._spark.table(self._place).schema if field.name != "batch"])
 
-    def owner(self) -> Owner | None:
+    def owner(self) -> ownership.Owner | None:
         return owner_of_table(self._spark, self._place)
 
-    def prepare(self, fit: TableFit, owner: Owner | None) -> None:
+    def prepare(self, fit: TableFit, owner: ownership.Owner | None) -> None:
         """Create the table, or add columns to it; and record its owner."""
         if self._spark.catalog.tableExists(self._place):
             add_columns(self._spark, self._place, fit.added)
@@ -135,7 +124,7 @@ class CatalogTable(OwnableTable):
 
         Only the first batch of a run can have been started by an earlier run.
         """
-        spark, batch = self._spark, _literal(batch_name(self._spark, number))
+        spark, batch = self._spark, _literal(ownership.batch_name(self._spark, number))
         partitions = spark.sql(f"SHOW PARTITIONS {self._place} PARTITION (batch = {batch})").collect()
         for partition in (row["partition"] for row in partitions):
             pairs = [pair.partition("=") for pair in partition.split("/")]
@@ -145,7 +134,9 @@ class CatalogTable(OwnableTable):
 
     def write(self, rows: DataFrame, number: int) -> None:
         session = rows.sparkSession
-        named = with_null_folders(rows, self._keys).withColumn("batch", F.lit(batch_name(self._spark, number)))
+        named = with_null_folders(rows, self._keys).withColumn(
+            "batch", F.lit(ownership.batch_name(self._spark, number))
+        )
         # insertInto takes no options, and columns by position.
         columns = [F.col(quoted(column)) for column in session.table(self._place).columns]
         # It replaces only partitions that it has rows for.
@@ -153,17 +144,17 @@ class CatalogTable(OwnableTable):
             named.select(*columns).write.mode("overwrite").insertInto(self._place)
 
 
-def owner_of_table(spark: SparkSession, name: str) -> Owner | None:
+def owner_of_table(spark: SparkSession, name: str) -> ownership.Owner | None:
     """Return the owner that a table of the catalog records, None without one, or without the table."""
     if not spark.catalog.tableExists(name):
         return None
     rows = spark.sql(f"SHOW TBLPROPERTIES {name}").collect()
-    return Owner.from_json(next((row["value"] for row in rows if row["key"] == PROPERTY), None))
+    return ownership.Owner.from_json(next((row["value"] for row in rows if row["key"] == ownership.PROPERTY), None))
 
 
-def set_owner_of_table(spark: SparkSession, name: str, owner: Owner) -> None:
+def set_owner_of_table(spark: SparkSession, name: str, owner: ownership.Owner) -> None:
     """Record the owner of a table of the catalog."""
-    spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{PROPERTY}' = {_literal(owner.to_json())})")
+    spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{ownership.PROPERTY}' = {_literal(owner.to_json())})")
 
 
 def _literal(value: str) -> str:
@@ -186,23 +177,23 @@ class AppendedTable(OwnableTable):
         """config: a path or a name, or none of them if the options name the place."""
         super().__init__(spark, config, transaction)
         self._path, self._name = config.path, config.name
-        self._new_owner: Owner | None = None
+        self._new_owner: ownership.Owner | None = None
 
     def columns(self) -> StructType | None:
         if self._name is not None:
             return self._spark.table(self._name).schema if self._spark.catalog.tableExists(self._name) else None
         if self._path is not None and self._kind in FILES:
-            return read_columns(self._spark, self._path, self._kind, self._keys)
-        if self._path is not None and self._kind == DELTA and exists(self._spark, self._path, "_delta_log"):
+            return ownership.read_columns(self._spark, self._path, self._kind, self._keys)
+        if self._path is not None and self._kind == DELTA and ownership.exists(self._spark, self._path, "_delta_log"):
             return self._spark.read.format(DELTA).load(self._path).schema
         return None
 
-    def owner(self) -> Owner | None:
+    def owner(self) -> ownership.Owner | None:
         if not self._has_owner:
             return None
         if self._name is not None:
             return owner_of_table(self._spark, self._name)
-        record = None if self._path is None else read_record(self._spark, self._path)
+        record = None if self._path is None else ownership.read_record(self._spark, self._path)
         return None if record is None else record.owner
 
     @property
@@ -210,14 +201,16 @@ class AppendedTable(OwnableTable):
         """Whether the table can record its owner."""
         return self._kind == DELTA or (self._kind in FILES and self._name is None)
 
-    def prepare(self, fit: TableFit, owner: Owner | None) -> None:
+    def prepare(self, fit: TableFit, owner: ownership.Owner | None) -> None:
         """Add columns to the table, and record its owner."""
         if self._name is not None:
             add_columns(self._spark, self._name, fit.added)
             self._new_owner = owner if self._has_owner else None
             return
         if self._path is not None and self._has_owner and (owner is not None or self._kind in FILES):
-            write_record(self._spark, self._path, FolderRecord(fit.columns, self._kind, self._keys, owner))
+            ownership.write_record(
+                self._spark, self._path, ownership.FolderRecord(fit.columns, self._kind, self._keys, owner)
+            )
         if fit.added.fields and self._kind not in FILES:
             self._options["mergeSchema"] = "true"
 

@@ -84,7 +84,9 @@ def _as_command(callback: Callable[..., object]) -> Callable[..., object]:
     def checked(*args: object, **kwargs: object) -> object:
         context = click.get_current_context()
         for param in context.command.params:
-            if param.name in context.params and not _takes_bytes(param):
+            # Python passes bytes that are not UTF-8 as surrogates.
+            takes_bytes = isinstance(param.type, click.Path | click.File) or _OF_BYTES & {param.metavar, param.name}
+            if param.name in context.params and not takes_bytes:
                 _require_text(context, param, context.params[param.name])
         try:
             return callback(*args, **kwargs)
@@ -96,11 +98,6 @@ def _as_command(callback: Callable[..., object]) -> Callable[..., object]:
 
 # Files, values of fields, what dead letters are selected by, names of consumers: by metavar or by name.
 _OF_BYTES = frozenset(("FILE", "TEXT", "NAME", "NAME=VALUE", "CONSUMER", "file", "fields", "consumer", "consumers"))
-
-
-def _takes_bytes(param: click.Parameter) -> bool:
-    """Whether the value may be any bytes. Python passes those that are not UTF-8 as surrogates."""
-    return isinstance(param.type, click.Path | click.File) or not _OF_BYTES.isdisjoint((param.metavar, param.name))
 
 
 def _require_text(context: click.Context, param: click.Parameter, value: object) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, NoReturn, TypedDict, Unpack
 
@@ -111,7 +111,10 @@ class TransferReport:
         rows = [("source", self.source, expected), *([("target", self.target, actual)] if actual else [])]
         shared.print_table(
             ("", "name", "entries", "first", "last", "checksum"),
-            [(side, name, *_cells(facts)) for side, name, facts in rows],
+            [
+                (side, name, facts["entries"], facts["first"] or "-", facts["last"] or "-", facts["checksum"])
+                for side, name, facts in rows
+            ],
         )
         if not self.yes:
             before = f"{counted(state.length, 'entry', 'entries')}, last ID {state.last}" if state.exists else "new"
@@ -147,10 +150,6 @@ def _rows(entries: Sequence[TransferEntry]) -> list[dict[str, str]]:
         {"id": entry, "field": name, "value": f"{value[:_SHOWN]}{'…' * (len(value) > _SHOWN)}"}
         for entry, name, value in fields
     ]
-
-
-def _cells(facts: Mapping[str, object]) -> tuple[object, ...]:
-    return (facts["entries"], facts["first"] or "-", facts["last"] or "-", facts["checksum"])
 
 
 _FIRST = 5  # entries in the report of a dry run as JSON

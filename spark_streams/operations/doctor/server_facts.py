@@ -196,12 +196,9 @@ def _names_acked(docs: Reply) -> bool:
 def _settings(server: Connection) -> tuple[Mapping[str, str], bool]:
     """Return the settings, and whether the user may run CONFIG. Old or managed servers do not have all settings."""
     replies = server.pipeline([("CONFIG", "GET", name) for name in SETTINGS])
-    settings = {name: reply[1] for name, reply in zip(SETTINGS, replies, strict=True) if _is_setting(reply)}
-    return {name: value.decode("utf-8", "replace") for name, value in settings.items()}, bool(settings)
-
-
-def _is_setting(reply: Reply) -> bool:
-    return not isinstance(reply, ReplyError) and len(reply) == 2
+    found = {name: reply for name, reply in zip(SETTINGS, replies, strict=True) if not isinstance(reply, ReplyError)}
+    settings = {name: reply[1].decode("utf-8", "replace") for name, reply in found.items() if len(reply) == 2}
+    return settings, bool(settings)
 
 
 def _clock(server: Connection, now: Callable[[], float]) -> Clock | None:

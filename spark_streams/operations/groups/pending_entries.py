@@ -181,21 +181,36 @@ def still_held(server: Server, snapshot: GroupSnapshot, page: Page) -> Plan[Stil
     deleted = {*_deleted(server, snapshot, page.ids)}
     there = [entry for entry in page.ids if entry not in deleted]
     name: tuple[Argument, ...] = (snapshot.stream, snapshot.group)
-    mine = ("XPENDING", *name, page.ids[0], page.ids[-1], _LISTED, page.consumer)
     head: tuple[Argument, ...] = ("XCLAIM", *name, page.consumer, max(page.idle, 1))
     groups = ("XINFO", "GROUPS", snapshot.stream)
-    commands = [groups, mine, (*head, *there, "JUSTID"), groups] if there else []
+    commands = [groups, _mine(snapshot, page), (*head, *there, "JUSTID"), groups] if there else []
     replies = yield Transaction(snapshot.stream, snapshot.group, queries_among([page.owner]), commands)
     if not there:
         return StillHeld([*deleted])
     before, after = (group_named(snapshot.group, reply) for reply in replies[::3])
-    held = {entry[0] for entry in replies[1]}
-    released = [entry for entry in replies[2] if entry not in held]
+    released = _not_in(replies[1], replies[2])
     return StillHeld(
-        [*deleted, *(entry for entry in replies[2] if entry in held)],
+        [*deleted, *(entry for entry in replies[2] if entry not in released)],
         before.pending - after.pending if before and after else 0,
-        [("XNACK", *name, "FAIL", "IDS", len(released), *released)] if released else [],
+        [_let_go(snapshot, released)] if released else [],
     )
+
+
+def _mine(snapshot: GroupSnapshot, page: Page) -> Sequence[Argument]:
+    """Return the request for what the consumer of a page holds now, between its first entry and its last one."""
+    assert page.consumer is not None
+    return ("XPENDING", snapshot.stream, snapshot.group, page.ids[0], page.ids[-1], _LISTED, page.consumer)
+
+
+def _not_in(listed: Sequence[Reply], claimed: Sequence[bytes]) -> list[bytes]:
+    """Return the claimed entries that XPENDING has not listed just before."""
+    held = {entry[0] for entry in listed}
+    return [entry for entry in claimed if entry not in held]
+
+
+def _let_go(snapshot: GroupSnapshot, ids: Sequence[bytes]) -> Sequence[Argument]:
+    """Return the command that releases entries again that were nobody's, with their count."""
+    return ("XNACK", snapshot.stream, snapshot.group, "FAIL", "IDS", len(ids), *ids)
 
 
 # -- acknowledge -------------------------------------------------------------------------------------------------------
@@ -278,14 +293,18 @@ def claim(server: Server, snapshot: GroupSnapshot, to: str, choice: Choice, only
         idle = RELEASED_IDLE if page.consumer is None else max(page.idle, 1)
         command: tuple[Argument, ...] = ("XCLAIM", snapshot.stream, snapshot.group, to, idle, *page.ids, "JUSTID")
         queries = [] if page.consumer is None else queries_among([page.owner])
-        replies = yield Transaction(snapshot.stream, snapshot.group, queries, [command])
+        mine = [] if page.consumer is None else [_mine(snapshot, page)]
+        replies = yield Transaction(snapshot.stream, snapshot.group, queries, [*mine, command])
         if replies is None:
             deleted = len(_deleted(server, snapshot, page.ids))
             report.entries += len(page.ids) - deleted
         else:
-            [claimed] = replies
+            claimed = replies[-1]
             deleted = len(_deleted(server, snapshot, sorted({*page.ids} - {*claimed})))
-            report.entries += len(claimed)
+            released = _not_in(replies[0], claimed) if mine else []
+            report.entries += len(claimed) - len(released)
+            if released:
+                yield Transaction(snapshot.stream, snapshot.group, queries, [_let_go(snapshot, released)])
         report.gone += deleted
         report.last = page.later(report.last)
     return report

@@ -129,7 +129,8 @@ class Board:
         if title.trouble:
             yield Text(f"{title.trouble}; showing the state at {time_of_day}", style="bold red")
         elif groups:
-            slowest = max(groups, key=_urgency)
+            # An active group, if one is behind.
+            slowest = max(groups, key=lambda group: (group.lag + group.pending > 0, *_rank(group)))
             yield _slowest(slowest, rates.get((slowest.stream, slowest.group), UNKNOWN), width)
 
     def _groups(self, groups: list[GroupLag], rates: dict[Key, Rates], width: int) -> Table:
@@ -241,11 +242,6 @@ def _slowest(group_lag: GroupLag, speed: Rates, width: int) -> Text:
 def _rank(group: GroupLag) -> tuple[bool, int, int, int]:
     """Return the sort key of the rows: active groups, then the others, each with the furthest behind first."""
     return group.is_active, group.lag_ms or 0, group.lag, group.pending
-
-
-def _urgency(group: GroupLag) -> tuple[bool, bool, int, int, int]:
-    """Return the sort key of the group that is named as furthest behind: an active one, if one is behind."""
-    return group.lag + group.pending > 0, *_rank(group)
 
 
 def _colour(group: GroupLag) -> str:

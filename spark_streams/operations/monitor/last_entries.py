@@ -79,7 +79,8 @@ class Follower:
         ]
         for reply in server.execute_all(commands):
             for name, entries in reply or ():
-                stream_entries = list(entries_of(self._given_name(name), entries))
+                given: Name = name if name in self.positions else name.decode()  # in the type that the caller used
+                stream_entries = list(entries_of(given, entries))
                 batch += stream_entries
                 if len(stream_entries) >= page_entries:  # its next entries may precede later ones of other streams
                     bound = min(bound, stream_entries[-1].id)
@@ -90,10 +91,6 @@ class Follower:
             if entry.id <= bound:
                 self.positions[entry.stream] = entry.id
                 yield entry
-
-    def _given_name(self, name: bytes) -> Name:
-        """Return the name in the type that the caller used."""
-        return name if name in self.positions else name.decode()
 
 
 def existing(server: Server, streams: Sequence[Name]) -> list[Name]:

@@ -113,7 +113,7 @@ def entry_of_row(row: Row | None) -> TransferEntry:
 def _check_columns(schema: pa.Schema) -> None:
     """Raise ColumnError, which names the column and what to do."""
     for field, is_right in zip(_SCHEMA, (_are_ids, _are_fields), strict=True):
-        types = [column.type for column in schema if column.name == field.name]
+        types, is_ids = [column.type for column in schema if column.name == field.name], is_right is _are_ids
         if not types:
             names = ", ".join(repr(name)[:_SHOWN_LETTERS] for name in schema.names[:_SHOWN_COLUMNS])
             more = len(schema.names) - _SHOWN_COLUMNS
@@ -124,12 +124,8 @@ def _check_columns(schema: pa.Schema) -> None:
         if not is_right(types[0]):
             raise ColumnError(
                 f"its column {field.name!r} has the type {str(types[0])[:_SHOWN_LETTERS]}; "
-                f"write it as {_type_names(field.type)}"
+                f"write it as {'string' if is_ids else f'{field.type} or {pa.map_(pa.binary(), pa.binary())}'}"
             )
-
-
-def _type_names(kind: pa.DataType) -> str:
-    return "string" if pa.types.is_string(kind) else f"{kind} or {pa.map_(pa.binary(), pa.binary())}"
 
 
 def _are_ids(kind: pa.DataType) -> bool:

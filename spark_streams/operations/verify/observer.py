@@ -19,7 +19,8 @@ from spark_streams.connector.wire.replies import is_no_group, is_no_such_key
 from spark_streams.connector.wire.session import Session
 from spark_streams.connector.wire.xinfo import group_named
 from spark_streams.operations.verify.checkpoint_log import CheckpointLog
-from spark_streams.operations.verify.history import Acknowledged, Added, History, Place, Row
+from spark_streams.operations.verify.history import Added, Place, Row
+from spark_streams.operations.verify.judge import Facts, FactsByPlace
 from spark_streams.operations.verify.running_query import BAD, RunPlan
 
 _INTERVAL = 0.1  # seconds between snapshots
@@ -86,14 +87,14 @@ class RunObserver(threading.Thread):
             if found is not None and not is_no_group(reply):
                 yield stream, found.last_delivered, {(stream, entry[0].decode()) for entry in reply}
 
-    def history(self) -> History:
+    def facts(self) -> list[Facts]:
         """End the thread, take a last snapshot, read both ends of the query, and return all that is known."""
         self.seen_in_time = len(self._acknowledged) if self.is_alive() else 0  # a thread that has failed proves nothing
         self.close()
         self._session.run(self._take_snapshot)
-        return self._session.run(self._history)
+        return self._session.run(self._facts)
 
-    def _history(self, server: Server) -> History:
+    def _facts(self, server: Server) -> list[Facts]:
         plan, rows, added = self._plan, list[Row](), [entry for entries in self._added for entry in entries]
         ends = sorted(self._checkpoint.ends().items())
         ends_of = {stream: [at.get(stream, MIN_ID) for _, at in ends] for stream in plan.streams}
@@ -108,7 +109,6 @@ class RunObserver(threading.Thread):
                 self.written_ms.append(row_id.ms)
                 self.waits.append((row_id.ms - entry.ms) / 1000)
         letters = [fields for _, fields in _entries(server, plan.dead)]
-        dead = [(fields.get("dl.stream", ""), fields.get("dl.id", "")) for fields in letters]
         pending = {place for _, _, places in self._groups(server) for place in places}
         held = {(stream, str(entry_id)) for stream in plan.streams for entry_id, _ in _entries(server, stream)}
         confirmed = {entry.place for entry in added if entry.place is not None}
@@ -116,14 +116,13 @@ class RunObserver(threading.Thread):
         # Entries of unknown outcome are known by their rows only: no snapshot has shown their acknowledgement.
         late = {row.place for row in rows} - self._acknowledged.keys() - pending
         acknowledged = self._acknowledged | dict.fromkeys(late, self._checkpoint.committed())
-        return History(
-            added=added,
-            rows=rows,
-            acknowledged=[Acknowledged(place, committed) for place, committed in acknowledged.items()],
-            pending=sorted(pending),
-            dead_letters=dead,
-            bad={place for place, fields in zip(dead, letters, strict=True) if fields.get("n") == BAD},
-        )
+        for place in (facts := FactsByPlace(added, rows)).keys() | acknowledged.keys() | pending:
+            facts[place].acknowledged = [acknowledged[place]] if place in acknowledged else []
+            facts[place].is_pending = place in pending
+        for fields in letters:
+            letter = facts[fields.get("dl.stream", ""), fields.get("dl.id", "")]
+            letter.letters, letter.is_bad = letter.letters + 1, fields.get("n") == BAD
+        return list(facts.values())
 
 
 def _place(fields: Mapping[str, str], streams: Sequence[str]) -> Place:

@@ -9,19 +9,19 @@ from importlib.resources import files
 from string import Template
 
 from spark_streams.base.printable import printable
-from spark_streams.operations.verify.history import Report, list_first
+from spark_streams.operations.verify.history import list_first
+from spark_streams.operations.verify.judge import Fault, Judgement
 
 HELD, BROKEN, UNPROVED = "held", "broken", "not proved"  # verdicts
-# Kinds of faults of the checker by their names here. The first five are always shown.
+# Faults by their names here. The first five are always shown.
 _NAMES = {
-    "lost": "lost",
-    "duplicated": "twice",
-    "reordered": "out of order",
-    "early": "acknowledged early",
-    "pending": "left pending",
-    "buried_twice": "twice",
-    "phantom": "sent by nobody",
-    "buried": "dead letters of good entries",
+    Fault.LOST: "lost",
+    Fault.TWICE: "twice",
+    Fault.REORDERED: "out of order",
+    Fault.EARLY: "acknowledged early",
+    Fault.PENDING: "left pending",
+    Fault.PHANTOM: "sent by nobody",
+    Fault.BURIED: "dead letters of good entries",
 }
 _SHOWN = 20  # entries of a fault
 
@@ -60,7 +60,7 @@ class Sum:
 class RunResult:
     """What a run has found."""
 
-    report: Report
+    report: Judgement
     evidence: Mapping[str, int]  # counts, none of which may be 0
     sections: Mapping[str, Mapping[str, str]]  # what else is reported: values by name and title
     cause: str = ""  # why the query did not read everything, "" if it did
@@ -70,10 +70,7 @@ class RunResult:
     def counts(self) -> dict[str, int]:
         """Number of faults by name."""
         counts = dict.fromkeys(list(_NAMES.values())[:5], 0)
-        for kind, count in self.report.faults().items():
-            name = _NAMES.get(kind, kind)
-            counts[name] = counts.get(name, 0) + count
-        return counts
+        return counts | {_NAMES.get(fault, fault): len(found) for fault, found in self.report.found.items()}
 
     @property
     def verdict(self) -> str:
@@ -95,16 +92,14 @@ class RunResult:
 
     def titled(self) -> dict[str, Mapping[str, str]]:
         """Return all that is reported beside the verdict: texts by name, by title."""
-        wrong = {
-            _NAMES.get(kind, kind): list_first(map(_place, self._values(kind)), _SHOWN) for kind in self.report.faults()
-        }
+        wrong = {_NAMES.get(one, one): list_first(self.report.named(one), _SHOWN) for one in self.report.found}
         evidence = {name: f"{count:,}" for name, count in self.evidence.items()}
         sections = {"sum": self.sum.lines(), "evidence": evidence, **self.sections}
         return {**({"what is wrong": wrong} if wrong else {}), **sections}
 
     def for_json(self) -> dict[str, object]:
         """Return the result as a JSON object."""
-        faults = {kind: [_place(value) for value in self._values(kind)] for kind in self.report.faults()}
+        faults = {str(fault): self.report.named(fault) for fault in self.report.found}
         verdict = {"verdict": self.verdict, "sentence": self.sentence, "counts": self.counts, "faults": faults}
         added_up = {**asdict(self.sum), "difference": self.sum.difference}
         return {
@@ -120,14 +115,6 @@ class RunResult:
             width = max(map(len, texts), default=0)
             lines += ["", title, *(f"  {name:<{width}}  {text}" for name, text in texts.items())]
         return "\n".join(lines)
-
-    def _values(self, kind: str) -> list[object]:
-        return list(getattr(self.report, kind))
-
-
-def _place(value: object) -> str:
-    """Return a place or a value as `stream ID`."""
-    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def page(result: RunResult) -> str:

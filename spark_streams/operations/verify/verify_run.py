@@ -26,7 +26,8 @@ from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.session import Session
 from spark_streams.operations.verify import server_side
 from spark_streams.operations.verify.checkpoint_log import CheckpointLog
-from spark_streams.operations.verify.history import Outcome, check_history
+from spark_streams.operations.verify.history import Outcome
+from spark_streams.operations.verify.judge import Fault, judge
 from spark_streams.operations.verify.observer import RunObserver
 from spark_streams.operations.verify.producer import Feed, sender
 from spark_streams.operations.verify.relay import DOWN, EXEC, UP, Relay
@@ -321,11 +322,10 @@ class _VerifyRun:
         return sum(kind == each for _, each, _ in self._events)
 
     def _judged(self, about: Mapping[str, str], cause: str) -> RunResult:
-        history = self._observer.history()
-        report, plan = check_history(history), self._plan
-        outcomes = [entry.outcome for entry in history.added]
-        lost = {entry.value for entry in history.added if entry.place in self._observer.lost_by_server}
-        if lost.intersection(report.lost):
+        facts, lost, plan = self._observer.facts(), self._observer.lost_by_server, self._plan
+        report, rows, letters = judge(facts), sum(len(one.rows) for one in facts), sum(one.letters for one in facts)
+        outcomes = [entry.outcome for feed in self._feeds for entry in feed.added]
+        if lost.intersection(entry.place for entry in report.found.get(Fault.LOST, ())):
             cause += f" {len(lost)} of the entries that the server had confirmed are not in their stream any more."
         spark = json.loads((self._folder / "versions.json").read_text())
         options = {name: value for name, value in (plan.source() | plan.sink()).items() if plan.prefix not in value}
@@ -344,15 +344,15 @@ class _VerifyRun:
         }
         evidence = {
             "entries": outcomes.count(Outcome.OK),
-            "rows": len(history.rows),
-            "dead letters": len(history.dead_letters),
+            "rows": rows,
+            "dead letters": letters,
             "acknowledgements seen in time": self._observer.seen_in_time,
             "batches": self._checkpoint.committed() + 1,
             "kills of the driver": self._count(KILL) + self._count(KILL_AMID),
             "kills in a batch": self._count(KILL_AMID),
         }
         unconfirmed, unknown = len(self._observer.unconfirmed), outcomes.count(Outcome.UNKNOWN)
-        done = (outcomes.count(Outcome.OK), unconfirmed, len(history.rows), len(history.dead_letters))
+        done = (outcomes.count(Outcome.OK), unconfirmed, rows, letters)
         added_up = Sum(*done, not_added=max(0, unknown - unconfirmed))
         return RunResult(report, evidence, sections, cause.strip(), added_up)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from pyspark.sql.types import LongType, MapType, StringType, StructField, Struct
 from tests.legs.engine_pyspark.copy_of_pyspark import copy_of_pyspark, version_of_copy
 from tests.legs.engine_pyspark.engine import Engine, EngineError, Processes, Query
 from tools.driving import add, pending_count
+from tools.once import once
 from tools.servers.server import Server
 
 pytestmark = pytest.mark.in_turn
@@ -71,7 +71,7 @@ def test_a_killed_run_goes_on_and_writes_each_row_once(
     with pytest.raises(EngineError, match="killed"):
         one.run()
     one.run()
-    assert Counter(written(client)) == Counter(range(60))
+    assert not (judgement := once(range(60), written(client))), judgement
     assert pending_count(client) == 0
 
 

@@ -52,12 +52,12 @@ def main(names: list[str]) -> int:
     services = {name: Service.named(name) for name in results}
     read = max(str(one.read) for one in services.values())
     lines = [
-        *("# Managed servers", "", f"**Never met; imitated from the documentation of {read}**: a real server whose"),
-        *("user has the documented commands, behind the documented limit of arguments. ✓: it works.", ""),
+        *("# Managed servers", "", f"**Never met; imitated from the documentation of {read}**: a real server with"),
+        *("the documented commands and limit of arguments.", ""),
         f"| | {' | '.join(f'[{one.title}]({one.source})' for one in services.values())} |",
         "|---|" + "---|" * len(results),
         *(f"| {title} | {' | '.join(cells[title] for cells in results.values())} |" for title in CAPABILITIES),
-        *("", "†: without `CLIENT REPLY` the server also sends each entry to the driver, which drops it."),
+        *("", "†: without `CLIENT REPLY` the driver also receives each entry, and drops it."),
     ]
     print("\n".join(lines))
     if not names:

@@ -13,9 +13,10 @@ from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.session import Session
 from spark_streams.connector.wire.xinfo import stream_states
-from spark_streams.operations.verify.history import Added, History, Outcome, Row, check_history
+from spark_streams.operations.verify.history import Added, Outcome, Row
 from tests.connector.sink.writing import HASTY, batch_of, close, frame, options, write
 from tools.driving import ALL, reader, rows
+from tools.history import History, check_history
 from tools.machine_time import machine_seconds
 from tools.servers.server import Server
 

@@ -159,7 +159,10 @@ def test_claim_of_released_entries_goes_without_from_and_idle(orders: list[str],
     assert rstream("groups", "ack", "orders", *G, "--released", "--consumer", "bob").exit_code == 2
 
 
-@pytest.mark.parametrize(("words", "entries"), [(("ack",), 9), (("release", "--mode", "silent"), 9)])
+@pytest.mark.parametrize(
+    ("words", "entries"),
+    [(("ack",), 9), (("release", "--mode", "silent"), 9), (("claim", "--to", "bob", "--idle", "1ms"), 9)],
+)
 def test_what_a_consumer_releases_since_it_was_listed_stays_released(
     client: redis.Redis, orders: list[str], rstream_json: RstreamJson, words: tuple[str, ...], entries: int
 ) -> None:
@@ -168,7 +171,8 @@ def test_what_a_consumer_releases_since_it_was_listed_stays_released(
     time.sleep(0.12)
     let_go = ("XNACK", "orders", "g", "FATAL", "IDS", 1, orders[3])
     with before_sending(b"XCLAIM", act=lambda *_: client.execute_command(*let_go), times=1):
-        done = rstream_json("groups", words[0], "orders", *G, "--consumer", "ann", *words[1:], "--yes")
+        whose = "--from" if words[0] == "claim" else "--consumer"
+        done = rstream_json("groups", words[0], "orders", *G, whose, "ann", *words[1:], "--yes")
     assert done["streams"][0]["entries"] == entries
     assert released(client)[orders[3]] == 2**63 - 1
     assert held(client, "ann") == []

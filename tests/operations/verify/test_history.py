@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from spark_streams.operations.verify.history import Acknowledged, Added, History, Report, Row, check_history
+from spark_streams.operations.verify.history import Added, Row
 from spark_streams.operations.verify.history import Outcome as Sent
+from spark_streams.operations.verify.judge import Fault, Judgement
 from tools.chaos.stage import rows_of_entries
+from tools.history import Acknowledged, History, check_history
 
 
 def good() -> History:
@@ -22,14 +24,23 @@ def good() -> History:
     return history
 
 
+def named(history: History, fault: Fault) -> list[str]:
+    return check_history(history).named(fault)
+
+
+def at(*rows: Row) -> list[str]:
+    """Their places, as the judge names them."""
+    return [" ".join(row.place) for row in rows]
+
+
 def faults(history: History) -> dict[str, int]:
-    return check_history(history).faults()
+    return check_history(history).counts()
 
 
 def test_a_good_history_has_no_faults() -> None:
     report = check_history(good())
     assert not report
-    assert report == Report()
+    assert report == Judgement()
     assert str(report) == "nothing is wrong"
 
 
@@ -37,7 +48,7 @@ def test_a_missing_row_is_lost_unless_the_entry_was_taken_away() -> None:
     history = good()
     missing = history.rows.pop()
     history.acknowledged.pop()
-    assert check_history(history).lost == [missing.value]
+    assert named(history, Fault.LOST) == ["p 5"]
     history.removed = {missing.place}
     assert not check_history(history)
 
@@ -45,7 +56,7 @@ def test_a_missing_row_is_lost_unless_the_entry_was_taken_away() -> None:
 def test_what_only_an_attempt_wrote_that_does_not_count_is_lost() -> None:
     history = good()
     history.rows[-1] = replace(history.rows[-1], kept=False)
-    assert faults(history) == {"lost": 1, "changed": 1, "early": 1}
+    assert faults(history) == {"lost": 1, "changed replay": 1, "early": 1}
 
 
 def test_an_xadd_of_unknown_outcome_may_arrive_once_and_one_that_failed_may_not() -> None:
@@ -57,21 +68,21 @@ def test_an_xadd_of_unknown_outcome_may_arrive_once_and_one_that_failed_may_not(
     assert not check_history(history)
     history = good()
     history.added[0] = Added("s", ("p", 0), Sent.FAILED)
-    assert check_history(history).phantom == [("p", 0)]
+    assert named(history, Fault.PHANTOM) == ["p 0"]
 
 
 def test_a_row_twice_is_duplicated_whether_in_one_batch_or_in_two() -> None:
     for batch in (1, 2):
         history = good()
         history.rows.append(replace(history.rows[2], batch=batch, partition=1, position=1))
-        assert check_history(history).duplicated == [("p", 2)]
+        assert named(history, Fault.TWICE) == ["p 2"]
 
 
 def test_a_value_under_two_ids_is_duplicated() -> None:
     history = good()
     history.added[0] = Added("s", ("p", 0), Sent.UNKNOWN)
     history.rows.append(replace(history.rows[0], place=("s", "99-0"), batch=3))
-    assert set(faults(history)) == {"duplicated", "reordered", "unseen"}
+    assert set(faults(history)) == {"twice", "reordered", "unseen"}
 
 
 def test_rows_below_an_earlier_one_of_their_stream_are_reordered_unless_claimed() -> None:
@@ -80,7 +91,7 @@ def test_rows_below_an_earlier_one_of_their_stream_are_reordered_unless_claimed(
         replace(history.rows[2], partition=1),
         replace(history.rows[3], partition=0),
     )
-    assert check_history(history).reordered == [history.rows[2].place]
+    assert named(history, Fault.REORDERED) == at(history.rows[2])
     history.unordered = {history.rows[2].place}
     assert not check_history(history)
     # Streams have no order between them.
@@ -94,16 +105,16 @@ def test_rows_below_an_earlier_one_of_their_stream_are_reordered_unless_claimed(
 def test_a_row_that_nobody_sent_is_a_phantom() -> None:
     history = good()
     history.added = history.added[1:]
-    assert check_history(history).phantom == [("p", 0)]
+    assert named(history, Fault.PHANTOM) == ["p 0"]
 
 
 def test_an_acknowledgement_before_the_commit_log_or_without_a_row_is_early() -> None:
     history = good()
     history.acknowledged[2] = replace(history.acknowledged[2], committed=0)
-    assert check_history(history).early == [history.rows[2].place]
+    assert named(history, Fault.EARLY) == at(history.rows[2])
     history = good()
     history.acknowledged.append(Acknowledged(("s", "500-0"), committed=2))
-    assert check_history(history).early == [("s", "500-0")]
+    assert named(history, Fault.EARLY) == ["s 500-0"]
     history.removed = {("s", "500-0")}
     assert not check_history(history)
 
@@ -111,7 +122,7 @@ def test_an_acknowledgement_before_the_commit_log_or_without_a_row_is_early() ->
 def test_a_row_that_is_neither_pending_nor_seen_acknowledged_is_unseen() -> None:
     history = good()
     history.acknowledged.pop()
-    assert check_history(history).unseen == [history.rows[-1].place]
+    assert named(history, Fault.UNSEEN) == at(history.rows[-1])
     history.acks_seen = False
     assert not check_history(history)
 
@@ -119,7 +130,7 @@ def test_a_row_that_is_neither_pending_nor_seen_acknowledged_is_unseen() -> None
 def test_a_replay_that_holds_other_rows_has_changed() -> None:
     history = good()
     history.rows.append(replace(history.rows[0], batch=2, kept=False))
-    assert check_history(history).changed == [(2, history.rows[0].place)]
+    assert named(history, Fault.CHANGED) == at(history.rows[0])
 
 
 def test_a_failed_attempt_that_wrote_the_same_rows_is_fine() -> None:
@@ -134,10 +145,10 @@ def test_what_is_left_pending_and_what_is_buried_twice_is_named(kind: str) -> No
     place = history.rows[0].place
     if kind == "pending":
         history.pending = [place]
-        assert str(check_history(history)) == f"pending: {place}"
+        assert str(check_history(history)) == f"pending: {' '.join(place)}"
     else:
         history.dead_letters = [place, place]
-        assert check_history(history).buried_twice == [place]
+        assert named(history, Fault.TWICE) == ["p 0"]
 
 
 def streamed() -> History:
@@ -153,10 +164,10 @@ def test_in_a_stream_only_rows_of_one_task_and_of_two_batches_have_an_order() ->
     history = streamed()
     late, early = history.rows[0], history.rows[2]  # of batches 0 and 1
     history.rows[0], history.rows[2] = replace(late, position=2), replace(early, position=0)
-    assert check_history(history).reordered == [history.rows[1].place, late.place]
+    assert named(history, Fault.REORDERED) == at(history.rows[1], late)
     history = streamed()
     history.rows[1] = replace(history.rows[1], lane=("out", 1, 1))  # one task wrote both
-    assert check_history(history).reordered == [history.rows[1].place]
+    assert named(history, Fault.REORDERED) == at(history.rows[1])
     # A batch that was run again by a driver that cut it otherwise: together in one of the two.
     history.rows[1] = replace(history.rows[1], lane=("out", 0, 1))
     assert not check_history(history)
@@ -165,10 +176,10 @@ def test_in_a_stream_only_rows_of_one_task_and_of_two_batches_have_an_order() ->
 def test_a_row_twice_in_a_stream_is_duplicated_and_one_that_no_task_had_is_a_phantom() -> None:
     history = streamed()
     history.rows.append(replace(history.rows[0], position=6))
-    assert set(faults(history)) == {"duplicated", "reordered"}
+    assert set(faults(history)) == {"twice", "reordered"}
     history = streamed()
     history.rows.append(Row(("s", "7-0"), ("x", 1), -1, -1, -1, 6, lane=("out", -1, -1)))
-    assert check_history(history).phantom == [("x", 1)]
+    assert named(history, Fault.PHANTOM) == ["x 1"]
 
 
 def test_the_entries_of_a_stream_are_rows_of_the_batch_that_had_them() -> None:

@@ -10,7 +10,8 @@ import redis
 
 from spark_streams.connector.wire.address import Address
 from spark_streams.operations.verify.checkpoint_log import CheckpointLog
-from spark_streams.operations.verify.history import Added, Outcome, Report, check_history
+from spark_streams.operations.verify.history import Added, Outcome
+from spark_streams.operations.verify.judge import Fault, Judgement, judge
 from spark_streams.operations.verify.observer import RunObserver
 from spark_streams.operations.verify.running_query import BAD, RunPlan
 from tools.servers.server import Server
@@ -44,8 +45,8 @@ class Run:
     def acknowledge(self, *ids: str) -> None:
         self.client.xack(STREAM, GROUP, *ids)
 
-    def report(self) -> Report:
-        return check_history(self.observer.history())
+    def report(self) -> Judgement:
+        return judge(self.observer.facts())
 
 
 @pytest.fixture
@@ -64,14 +65,14 @@ def test_an_acknowledgement_after_the_commit_is_right(run: Run) -> None:
 def test_an_acknowledgement_before_the_commit_is_early(run: Run) -> None:
     run.acknowledge(run.ids[0])
     report = run.report()
-    assert report.early == [(STREAM, run.ids[0])]
-    assert report.pending == [(STREAM, entry) for entry in run.ids[1:]]
+    assert report.named(Fault.EARLY) == [f"{STREAM} {run.ids[0]}"]
+    assert report.named(Fault.PENDING) == [f"{STREAM} {entry}" for entry in run.ids[1:]]
 
 
 def test_a_bad_entry_is_acknowledged_with_its_dead_letter(run: Run) -> None:
     """At once, before the commit."""
     run.acknowledge(run.ids[-1])
-    assert not run.report().early
+    assert not run.report().named(Fault.EARLY)
 
 
 def test_an_add_whose_reply_was_lost_is_counted_as_an_entry(run: Run) -> None:
@@ -87,7 +88,7 @@ def test_an_entry_that_the_server_has_lost_is_told_apart(run: Run) -> None:
     run.client.xdel(STREAM, run.ids[1])
     run.client.delete("run:dead")
     report = run.report()
-    assert report.lost == [("p", ENTRIES - 1)]
+    assert report.named(Fault.LOST) == [f"p {ENTRIES - 1}"]
     assert run.observer.lost_by_server == {(STREAM, run.ids[1])}
 
 
@@ -96,4 +97,4 @@ def test_what_a_stranger_writes_into_the_sink_is_a_row_that_nobody_sent(run: Run
     run.commit()
     run.acknowledge(*run.ids)
     run.client.xadd("run:out", fields)
-    assert len(run.report().phantom) == 1
+    assert len(run.report().named(Fault.PHANTOM)) == 1

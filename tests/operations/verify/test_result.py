@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_streams.operations.verify.history import Report
+from spark_streams.operations.verify.judge import Facts, Fault, Judgement
 from spark_streams.operations.verify.result import BROKEN, HELD, UNPROVED, RunResult, Sum, page
 
 HOSTILE = "<script>\x1b[31m&"
@@ -15,7 +15,7 @@ HOSTILE = "<script>\x1b[31m&"
 
 def result() -> RunResult:
     return RunResult(
-        Report(), {"entries": 10, "kills of the driver": 1}, {"not tried": {"failover": "it was not asked for"}}
+        Judgement(), {"entries": 10, "kills of the driver": 1}, {"not tried": {"failover": "it was not asked for"}}
     )
 
 
@@ -36,19 +36,17 @@ def test_a_run_without_evidence_proves_nothing(name: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
-        ("lost", "lost"),
-        ("duplicated", "twice"),
-        ("buried_twice", "twice"),
-        ("reordered", "out of order"),
-        ("early", "acknowledged early"),
-        ("pending", "left pending"),
-        ("phantom", "sent by nobody"),
-        ("changed", "changed"),
+        (Fault.LOST, "lost"),
+        (Fault.TWICE, "twice"),
+        (Fault.REORDERED, "out of order"),
+        (Fault.EARLY, "acknowledged early"),
+        (Fault.PENDING, "left pending"),
+        (Fault.PHANTOM, "sent by nobody"),
+        (Fault.CHANGED, "changed replay"),
     ],
 )
-def test_each_kind_of_fault_breaks_the_verdict_and_is_named_by_its_ids(kind: str, name: str) -> None:
-    report = Report()
-    setattr(report, kind, [("s", "1-1")])
+def test_each_kind_of_fault_breaks_the_verdict_and_is_named_by_its_ids(kind: Fault, name: str) -> None:
+    report = Judgement({kind: [Facts(("s", "1-1"))]})
     broken = replace(result(), report=report)
     assert (broken.verdict, broken.counts[name]) == (BROKEN, 1)
     assert f"{name} 1" in str(broken)
@@ -63,7 +61,7 @@ def test_a_query_that_did_not_read_everything_breaks_the_verdict() -> None:
 
 
 def test_the_page_escapes_everything_and_loads_nothing() -> None:
-    report = Report(lost=[(HOSTILE, 1)])
+    report = Judgement({Fault.LOST: [Facts(("s", "1-1"), (HOSTILE, 1))]})
     text = page(RunResult(report, {HOSTILE: 0}, {HOSTILE: {HOSTILE: HOSTILE}}, HOSTILE))
     assert "<script" not in text
     assert "\x1b" not in text

@@ -44,8 +44,8 @@ Rules:
    everything else is acknowledged, or was lost before. It begins at the mark only if that is of a begin without a
    logged batch, and entries are reserved above it. Its first batch runs again by its end alone, whatever the mark says.
 
-What the simulation knows as a limit of the product (tools/simulation/documented.py) is one of the model, too. In
-addition, after a restore the model may read entries again (scenarios.py).
+What the simulation knows as a limit of the product (tools/simulation/reasons.py) is one of the model, too. In
+addition, after a restore the model may read again what the restored group has not (scenarios.restore).
 
 Not modelled: many streams in one offset, noAck, dead letters by mode, order, an old driver that still runs, statistics
 of batches that kill the query. Without a scenario: maxDeliveries, whose dead letters are the product's own.

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import redis
 
-from tools.simulation import documented
+from spark_streams.operations.verify.history import id_key
+from tools.simulation import documented, powers_accidents
 from tools.simulation.core_model.reader import LIMIT, STREAM, ModelReader
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.options import CLAIM_IDLE
+from tools.simulation.reasons import Reason
 from tools.simulation.run import run
 from tools.simulation.setup import NEVER_AHEAD, Plan, Setup, Step, random_step
 from tools.simulation.world import BETWEEN, GROUP, Failure, World
@@ -150,8 +151,14 @@ def _is_alike(powers: set[str]) -> bool:
 ALIKE = [replace(scenario, in_step=True) for scenario in SCENARIOS if _is_alike(set(scenario.powers))]
 
 
-# What the model may do, beside what is documented of the product: pattern of a failure.
-_OF_THE_MODEL = re.compile(r"^twice .*server set back")  # it goes on at the position, and reads the rest again
+def restore(world: World, step: Step) -> None:
+    """Restore the server. The model goes on where the restored group is, and reads again what was written above."""
+    powers_accidents.restore(world, step)
+    seen, written = world.see(STREAM), {row.value[1] for row in world.sink.rows()}
+    ours, position = {*seen.ours()}, id_key(seen.position or "0-0")
+    for entry in world.model.entries_of(STREAM):
+        if entry.n in written and (entry.key > position or entry.id in ours):
+            entry.repeat_reasons.add(Reason.OF_THE_MODEL)
 
 
 def failures(
@@ -164,10 +171,9 @@ def failures(
     tell: Callable[[str], None] | None = None,
 ) -> list[Failure]:
     """Run the plan of a seed with the model, or with the product. Return what no limit explains."""
-    reader_of = ModelReader.of if is_model else None
-    found = run(server, client, scenario.plan(seed), tell, {"forget": forget}, reader_of, trace).failures
-    unknown = [failure for failure in found if documented.reason_of(failure.kind) is None]
-    return [failure for failure in unknown if not (is_model and _OF_THE_MODEL.search(failure.kind))]
+    reader_of, beside = (ModelReader.of, {"restore": restore}) if is_model else (None, {})
+    found = run(server, client, scenario.plan(seed), tell, {"forget": forget, **beside}, reader_of, trace).failures
+    return [failure for failure in found if documented.reason_of(failure.kind) is None]
 
 
 def differences(server: ProcessServer, client: redis.Redis, scenario: Scenario, seed: int) -> list[str]:

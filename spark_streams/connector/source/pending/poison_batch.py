@@ -101,10 +101,18 @@ class PoisonBatch:
 
     def _pending(self, client: GroupClient, end: Offset) -> Mapping[str, Sequence[Range]]:
         """Return what is pending of a batch by stream. If losses are allowed, without streams whose group, and with it
-        the pending entries, no longer exists."""
-        pending: dict[str, list[Range]] = {}
+        the pending entries, no longer exists: then each stream is asked for by itself."""
+        pending: dict[str, list[Range]] = {stream: [] for stream in end.taken_from}
+        try:
+            for entries in pending_ranges(client, end.all_ranges, _PAGE):
+                pending[entries.stream].append(entries)
+            return pending
+        except (GroupMissingError, DataLossError):
+            if not self.losses.allowed:
+                raise
+        pending.clear()
         for stream in end.taken_from:
-            with suppress(*(GroupMissingError, DataLossError) if self.losses.allowed else ()):
+            with suppress(GroupMissingError, DataLossError):
                 pending[stream] = pending_ranges(client, end.ranges(stream), _PAGE)
         return pending
 

@@ -20,6 +20,7 @@ from tests.connector.source.group.test_retries import TEXTS, TOLD
 from tests.seeds import seeds
 from tools.driving import ALL, another_reader, forget_all, pending_count, rows
 from tools.machine_time import machine_seconds
+from tools.once import once
 from tools.sending import KilledError, dying_at
 from tools.servers.server import Server
 
@@ -109,9 +110,9 @@ def live(server: Server, client: redis.Redis, chance: random.Random) -> None:
             for query in queries:
                 query.die()
             forget_all()
-    letters = Counter((f["dl.stream"], f["dl.id"]) for _, f in client.xrange("dead"))
-    found = sum((query.found for query in queries), Counter[tuple[str, str]]())
-    assert found + letters == Counter(added)
+    letters = [(f["dl.stream"], f["dl.id"]) for _, f in client.xrange("dead")]
+    judgement = once(added, [*(entry for query in queries for entry in query.found.elements()), *letters])
+    assert not judgement, judgement
     for stream in STREAMS:
         for name in (stream, returned_stream(stream, "g")):
             assert not client.exists(name) or pending_count(client, name) == 0

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 import threading
-from collections import Counter
 
 import pytest
 import redis
@@ -17,6 +16,7 @@ from spark_streams.connector.wire.connection import Connection
 from tests.connector.source.supervised import DiedError, Supervised, consumers, dead_letters
 from tests.seeds import seeds
 from tools.driving import ALL, add, pending_count
+from tools.once import once
 from tools.servers.server import Server
 
 
@@ -157,7 +157,7 @@ def run(server: Server, client: redis.Redis, seed: int, monkeypatch: pytest.Monk
     while not query.start() or len(dead_letters(client)) < len(producer.poison):
         producer.add(8)
         assert query.starts - starts <= 20 + 30 * len(producer.poison), "it does not come to an end"
-    assert Counter(query.rows) == Counter(set(range(producer.added)) - producer.poison)
+    assert not (judgement := once(set(range(producer.added)) - producer.poison, query.rows)), judgement
     assert sorted(dead_letters(client)) == sorted(producer.poison)
     for stream in producer.streams:
         assert pending_count(client, stream) == 0
