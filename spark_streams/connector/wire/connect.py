@@ -7,6 +7,7 @@ import select
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import hiredis
@@ -178,27 +179,39 @@ class KeptConnection:
 # the state of all streams after it.
 
 
+_MOST_WAITS = 64  # requests, each by a connection of its own: a cluster takes none of streams in two slots
+
+
 class BlockedRead:
     """One caller's blocking reads. Not for two threads at once.
 
-    refused: the server's error if this user may not use XREAD; then nothing is waited for.
+    refused: why nothing is waited for: the server's error if this user may not use XREAD, or too many slots.
     """
 
     def __init__(self, address: Address) -> None:
         self._address = address
-        self._servers: list[Server] = []  # several if one request cannot name all streams
+        self._servers: list[Server] = []  # several if one request to a node cannot name all its streams
         self._waiting: dict[Connection, frozenset[str]] = {}
         self.refused: str | None = None
 
     def begin(self, last: Mapping[str, StreamId], seconds: float) -> None:
         """Wait for an entry above `last`, the last ID of each stream, for at most `seconds`.
 
-        A node whose request is still open is not asked again: none of its streams has had an entry since.
+        Streams whose request is still open are not asked for again: none of them has had an entry since.
         Raises ServerError.
         """
-        of_nodes = self._server(0).parts(list(last), lambda stream: stream)
-        for number, streams in [pair for part in of_nodes for pair in enumerate(portions_of(*part))]:
-            connection, names = self._server(number).connection_for(streams[0]), frozenset(streams)
+        server, requests = self._server(0), Counter[Connection]()
+        requested = portions_of(server, list(last))
+        if len(requested) > _MOST_WAITS:
+            self.refused = (
+                f"its streams are in {len(requested)} slots of the cluster, and it can wait for {_MOST_WAITS}. A common "
+                "{hash tag} in their names makes idle queries free"
+            )
+            return None
+        for streams in requested:
+            node = server.connection_for(streams[0])
+            connection, names = self._server(requests[node]).connection_for(streams[0]), frozenset(streams)
+            requests[node] += 1
             if self._waiting.get(connection) == names:
                 continue
             if connection in self._waiting:
@@ -248,7 +261,7 @@ class BlockedRead:
         reply = reader.gets()
         if isinstance(reply, ReplyError):
             if reply.code == "NOPERM":
-                self.refused = str(reply)
+                self.refused = f"its user has no right to XREAD ({reply}). Grant +xread to make idle queries free"
             invalidate_topology(self._address)
             leave_if_replica(self._address, reply)
         if reply is False or isinstance(reply, ReplyError):

@@ -4,11 +4,13 @@ twice, nothing stays pending, and nothing is started again. (The replicas keep u
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
 from spark_streams.connector.keys import slot_of
 from tests.legs.redis_cluster.piping import OUTS, STREAMS, Piping
+from tools.driving import ALL, SMALL, reader
 from tools.servers.cluster import RedisCluster
 from tools.waiting import until
 
@@ -28,6 +30,28 @@ def test_a_quiet_cluster(cluster: RedisCluster, sink: dict[str, str]) -> None:
     piping.at_least(1000)
     piping.end()
     assert piping.nothing_is_lost_or_doubled() >= 1000
+
+
+def test_an_idle_query_over_many_slots_sends_no_commands(cluster: RedisCluster) -> None:
+    """It waits for each slot by a request of its own: a server takes no request of keys in two of them."""
+    names = [f"s{n}" for n in range(12)]
+    one = reader(cluster.server, limits=replace(SMALL, idle_check=600.0, idle_wait=0.05), streams=",".join(names))
+    at = one.initialOffset()
+
+    def calls() -> int:
+        stats = [cluster.client(port).info("commandstats") for port in cluster.masters()]
+        return sum(one["calls"] for of_one in stats for name, one in of_one.items() if name.startswith("cmdstat_x"))
+
+    for _ in range(3):
+        assert one.latestOffset(at, ALL) == at
+    before = calls()
+    for _ in range(20):
+        assert one.latestOffset(at, ALL) == at
+    assert calls() == before
+    began = time.monotonic()
+    cluster.server.client().xadd("s11", {"n": 1, "t": "a"})
+    while one.latestOffset(at, ALL) == at:
+        assert time.monotonic() - began < 10
 
 
 def test_slots_that_move_key_by_key(cluster: RedisCluster) -> None:

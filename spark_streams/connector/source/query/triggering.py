@@ -271,6 +271,7 @@ class Idle:
             except RStreamError:
                 self._read.close()  # the next trigger meets the same error, and raises it
                 return
+            self._tell()
         self._since, self._until = checkpoint, self._now() + seconds + _MARGIN
 
     def batch_ran(self) -> None:
@@ -288,12 +289,12 @@ class Idle:
             self._since = None
         elif self._read.is_over(self._wait):
             self._since = None
-            if self._read.refused is not None:
-                _log.warning(
-                    "an idle query asks the server %.0f times a second, because its user has no right to XREAD (%s). "
-                    "Grant +xread to make idle queries free", 1 / self._longest, self._read.refused,
-                )  # fmt: skip
+            self._tell()
         return self._since is not None
+
+    def _tell(self) -> None:
+        if (reason := self._read.refused) is not None:
+            _log.warning("an idle query asks the server %.0f times a second: %s", 1 / self._longest, reason)
 
     def close(self) -> None:
         self._since = None
