@@ -124,13 +124,13 @@ class Reason(StrEnum):
     )
     RETRIES_DELETED = (
         "the entries that wait for a retry were deleted",
-        "The entries that wait in it are lost, and not reported",
+        "The entries in it are lost, and not reported",
     )
     SET_ASIDE_SINCE = (
         "set aside after the state to which the server has returned",
         "counts one entry, because their number is not known",
     )
-    MARK_DELETED = "pending again on a server without its mark", "or if a restored server differs in nothing else"
+    MARK_DELETED = "pending again on a server without its mark", "or a restored server differs in nothing else"
 
     # -- who operates queries and groups -------------------------------------------------------------------------------
 
