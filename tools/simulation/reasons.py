@@ -151,7 +151,7 @@ class Reason(StrEnum):
     )
     NEWER_CHECKPOINT = (
         "an older copy of the checkpoint has replaced the record of its batch",
-        "Entries that the copy has left pending are read again",
+        "What the copy has left pending is read again",
     )
     OF_A_LATER_BATCH = (
         "set aside, claimed or handed over for a batch that an older checkpoint does not know",
