@@ -171,8 +171,12 @@ def has_forgotten(start: Offset, look: Look) -> bool:
 
 
 def recounted(start: Offset, look: Look, count: Callable[[StreamId, Look], tuple[int | None, int]]) -> Offset:
-    """Return the same, counted in the stream. Losses of that moment are not noticed. count: Source._read_before."""
-    return replace(start, missed=count(look.delivered, look)[1])
+    """Return the same, counted in the stream. Losses of that moment are only noticed if the group is at the checkpoint:
+    it has then read no more than by then. count: Source._read_before."""
+    missed = count(look.delivered, look)[1]
+    if look.delivered == start.position and look.entries_read is not None:
+        missed = min(missed, (start.group_read if start.read is None else start.read) - look.entries_read)
+    return replace(start, missed=missed)
 
 
 def at_end(start: Offset, look: Look) -> Offset:
