@@ -204,8 +204,8 @@ class BlockedRead:
         requested = portions_of(server, list(last))
         if len(requested) > _MOST_WAITS:
             self.refused = (
-                f"its streams are in {len(requested)} slots of the cluster, and it can wait for {_MOST_WAITS}. A common "
-                "{hash tag} in their names makes idle queries free"
+                f"its streams are in {len(requested)} slots of the cluster, and it can wait for {_MOST_WAITS}. A "
+                "common {hash tag} in their names makes idle queries free"
             )
             return None
         for streams in requested:
