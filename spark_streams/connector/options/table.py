@@ -51,8 +51,8 @@ _WHAT_TO_READ = (
         "createStreams",
         parsers.flag,
         "`true`: the query creates missing streams, empty, with its group. So trimming by others keeps the first "
-        "entries for it. `false`: the query fails at start if a stream is missing. A missing stream that the checkpoint "
-        "names is a loss (`failOnDataLoss`).",
+        "entries for it. `false`: the query fails at start if a stream is missing. A missing stream that the "
+        "checkpoint names is a loss (`failOnDataLoss`).",
         default=True,
         only="stream",
     ),
