@@ -13,7 +13,6 @@ import pytest
 
 from tests.seeds import TIMES
 from tools.side_by_side import ROOT
-from tools.simulation import documented
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.patched import product
 from tools.simulation.plan import make
@@ -90,7 +89,7 @@ DOCUMENTED = {
     "restored once more, to a newer state": [(820141,)],
     "or its record (`maxDeliveries`) are missing, or older": [(61001354, "faults")],
     "before the query's group was created (or it is then destroyed)": [(61000158, "faults")],
-    "If they are not pending now, they are not reported": [(62000465, "renew")],
+    "If they are not pending now, they are not reported": [(62000465, "renew"), (60002727,)],
     "A group is moved or created again while its query takes or reserves a batch": [(62000524, "renew")],
     "The query begins at the stream's end at that moment, or at the ID": [(961151,), (40120097, "faults")],
 }
@@ -128,6 +127,8 @@ EXCUSED = {
     "read in the place of deleted entries": [(40300164, "renew", "faults")],
     # unnoticed.md, Who writes other consumers: they delete the group
     "in the range of a batch, and in none": [(8600639,)],
+    # docs/guide/trim.md: "A group that is created just then may miss entries", also those where no batch began
+    "another group is created while the query removes entries": [(59980176,)],
     # nothing to document: the model
     "a group that was set back below its stream's first entry": [(62000500, "renew")],
     "producers use no ID of an entry that was sent back": [(60000328,)],
@@ -147,7 +148,7 @@ def test_a_plan_that_has_failed_passes(rule: str, seed: int, additions: list[str
     server = ProcessServer()
     with product(server), server.client(decode_responses=True) as client:
         failures = run(server, client, make(seed, *additions)).failures
-    assert [one.kind for one in failures if documented.reason_of(one.kind) is None] == [], rule
+    assert [one.kind for one in failures] == [], rule
 
 
 @pytest.mark.parametrize("words", DOCUMENTED)
@@ -161,10 +162,9 @@ def test_nothing_is_lost_doubled_or_passed_over_in_silence(additions: tuple[str,
     server, first = ProcessServer(), FIRST + 1_000 * (1 + len(additions))
     seeds = range(first, first + RUNS)
     for tally in soak(server, seeds, additions=additions):
-        for kind, (seed, *_) in tally.seeds.items():
-            if documented.reason_of(kind) is None:
-                words = " ".join(["--story", str(seed), *(f"--add {name}" for name in additions)])
-                pytest.fail(f"scripts/simulate {words}\n{_story(server, seed, additions)}", pytrace=False)
+        for seed, *_ in tally.seeds.values():
+            words = " ".join(["--story", str(seed), *(f"--add {name}" for name in additions)])
+            pytest.fail(f"scripts/simulate {words}\n{_story(server, seed, additions)}", pytrace=False)
 
 
 def _story(server: ProcessServer, seed: int, additions: tuple[str, ...]) -> str:

@@ -349,7 +349,8 @@ def rollback(world: World, step: Step) -> None:
             world.model.stream(entry.stream).skipped.add(entry.n)
             if entry.stream in shared:
                 world.model.is_shared(entry.stream)
-        if entry.stream in query.offsets[-1].get("left", ()) and entry.key <= id_key(query.logged(entry.stream)):
+        comes_again = query.committed < len(query.offsets) - 1 and query.is_within_batch(entry)
+        if entry.key <= id_key(query.logged(entry.stream)) and not comes_again:
             entry.excuses.add(Reason.LEFT_AND_READ)  # documented
     _suffers(world, "checkpoint set back")
     world.model.stream(OUT).suffers("checkpoint set back")

@@ -383,7 +383,9 @@ def audit(world: World, step: Step) -> None:
             return
         present, is_late = set(world.see(name).ids), amid_a_trigger(world)  # the query may have chosen what it removes
         world.audited[name] = {
-            entry.n for entry in world.model.alive(name) if entry.id not in present or (is_late and entry.acknowledged)
+            entry.n
+            for entry in world.model.alive(name)
+            if entry.id not in present or (is_late and (entry.acknowledged or entry.excuses))
         }
         return
     try:

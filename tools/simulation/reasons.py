@@ -124,13 +124,13 @@ class Reason(StrEnum):
     )
     RETRIES_DELETED = (
         "the entries that wait for a retry were deleted",
-        "The entries that wait in it are lost, and not reported",
+        "The entries in it are lost, and not reported",
     )
     SET_ASIDE_SINCE = (
         "set aside after the state to which the server has returned",
         "counts one entry, because their number is not known",
     )
-    MARK_DELETED = "pending again on a server without its mark", "or if a restored server differs in nothing else"
+    MARK_DELETED = "pending again on a server without its mark", "or a restored server differs in nothing else"
 
     # -- who operates queries and groups -------------------------------------------------------------------------------
 
@@ -151,7 +151,7 @@ class Reason(StrEnum):
     )
     NEWER_CHECKPOINT = (
         "an older copy of the checkpoint has replaced the record of its batch",
-        "Entries that the copy has left pending are read again",
+        "What the copy has left pending is read again",
     )
     OF_A_LATER_BATCH = (
         "set aside, claimed or handed over for a batch that an older checkpoint does not know",
