@@ -89,21 +89,21 @@ def soak(arguments: argparse.Namespace) -> int:
     for next_seed, own in in_parallel(arguments.server, seeds, arguments.jobs, arguments.seconds, arguments.add):
         tally = own if state is None else state.after(next_seed, own)
         if time.perf_counter() - told > _INTERVAL:
-            unknown = "".join(f"; {kind} {seeds[:3]}" for kind, seeds in tally.unknown().items())
+            unknown = "".join(f"; {kind} {seeds[:3]}" for kind, seeds in tally.seeds.items())
             print(tally.summary() + unknown, file=sys.stderr, flush=True)
             told = time.perf_counter()
     print(report(tally.met))
     print(tally)
-    if arguments.shrink and tally.unknown():
+    if arguments.shrink and tally.seeds:
         with serving(arguments.server) as server, product(server), server.client(decode_responses=True) as client:
-            for kind, seeds in sorted(tally.unknown().items(), key=lambda kind_and_seeds: -len(kind_and_seeds[1]))[
+            for kind, seeds in sorted(tally.seeds.items(), key=lambda kind_and_seeds: -len(kind_and_seeds[1]))[
                 : arguments.shrink
             ]:
                 plan = shrunk(server, client, make(min(seeds), *arguments.add))
                 print(f"\n{kind}\n    {tally.details[kind]}\n{plan}")
                 for failure in run(server, client, plan).failures[:1]:
                     print(f"    {failure.kind}\n    {failure.details}")
-    return bool(tally.unknown())
+    return bool(tally.seeds)
 
 
 def main() -> int:

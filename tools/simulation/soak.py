@@ -15,7 +15,6 @@ from typing import Any
 import redis
 
 from tools.servers.server import Server, running_engine, running_redis
-from tools.simulation import documented
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.options import without
 from tools.simulation.patched import product
@@ -130,27 +129,19 @@ class Tally:
         """Add the digest of runs. The sum does not depend on the order, so the number of processes does not matter."""
         self.digest = (self.digest + digest) % (1 << 64)
 
-    def unknown(self) -> dict[str, list[int]]:
-        """Return the failures that are not documented."""
-        return {kind: seeds for kind, seeds in self.seeds.items() if documented.reason_of(kind) is None}
-
     def summary(self) -> str:
         """Return the line that ends a soak."""
         rate = self.runs / self.seconds if self.seconds else 0.0
         parts = [f"{self.runs} plans", f"{rate:.1f} plans/s"]
         parts += [f"digest {self.digest:016x}"] if self.digest else []
-        return " · ".join([*parts, f"{sum(map(len, self.unknown().values()))} undocumented"])
+        return " · ".join([*parts, f"{sum(map(len, self.seeds.values()))} undocumented"])
 
     def __str__(self) -> str:
         lines = []
-        for kind, seeds in sorted(
-            self.seeds.items(),
-            key=lambda kind_and_seeds: (documented.reason_of(kind_and_seeds[0]) is not None, -len(kind_and_seeds[1])),
-        ):
-            why = documented.reason_of(kind)
+        for kind, seeds in sorted(self.seeds.items(), key=lambda kind_and_seeds: -len(kind_and_seeds[1])):
             examples = " ".join(str(seed) for seed in sorted(seeds)[:5])
-            lines.append(f"{len(seeds):>6}  {kind}  [{examples}]" + (f"  (known: {why})" if why else ""))
-        return "\n".join([*lines, *self.documented(), *self.reasons(), self.summary()])
+            lines.append(f"{len(seeds):>6}  {kind}  [{examples}]")
+        return "\n".join([*lines, *self.reasons(), self.summary()])
 
     def reasons(self) -> list[str]:
         """Return a line that says in how many plans a reason has excused an entry alone, or, after a plus, only with
@@ -162,14 +153,6 @@ class Tally:
         named = sorted({*alone, *others}, key=lambda reason: (-alone[reason], -others[reason]))
         texts = [f"{reason} {alone[reason]}" + (f"+{others[reason]}" * (reason in others)) for reason in named]
         return [f"reasons: {' · '.join(texts)}"] if texts else []
-
-    def documented(self) -> list[str]:
-        """Return a line that says how often each documented limit explains a plan; none if no plan needs one."""
-        reasons = Counter[str]()
-        for kind, seeds in self.seeds.items():
-            if (reason := documented.reason_of(kind)) is not None:
-                reasons[reason] += len(seeds)
-        return [f"documented: {' · '.join(f'{reason} {n}' for reason, n in reasons.most_common())}"] if reasons else []
 
 
 @contextlib.contextmanager

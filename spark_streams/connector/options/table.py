@@ -50,9 +50,9 @@ _WHAT_TO_READ = (
     Option(
         "createStreams",
         parsers.flag,
-        "`true`: missing streams of `streams` are created empty, with the group, which holds entries back. `false`: "
-        "the query fails at start if a stream is missing. A missing stream that the checkpoint names is a loss "
-        "(`failOnDataLoss`).",
+        "`true`: the query creates missing streams, empty, with its group. So trimming by others keeps the first "
+        "entries for it. `false`: the query fails at start if a stream is missing. A missing stream that the "
+        "checkpoint names is a loss (`failOnDataLoss`).",
         default=True,
         only="stream",
     ),

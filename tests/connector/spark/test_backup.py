@@ -13,7 +13,11 @@ import pytest
 from click.testing import CliRunner
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import IntegerType, StructField, StructType
 
+from spark_streams.jobs.output.deltalake_table import DeltalakeTable
+from spark_streams.jobs.output.owned_table import TableSettings
+from spark_streams.jobs.output.table_columns import TableFit
 from spark_streams.operations.cli import main
 from tests.connector.spark.streams import read_stream, run_to_the_end
 from tools.servers.server import Server, running_redis, skip_without_redis
@@ -209,3 +213,27 @@ def test_back_to_a_version_of_a_delta_table(site: Site, tmp_path: Path) -> None:
     site.run_into(append, tmp_path / "checkpoint", group="delta")
     found = Counter(deltalake.DeltaTable(table).to_pyarrow_table()["n"].to_pylist())
     assert found == once(MONDAY, TUESDAY, WEDNESDAY, TUESDAY)
+
+
+@pytest.mark.parametrize("kept", ["newest", "older", "new"])
+def test_a_jobs_delta_table_that_is_set_back_skips_the_batches_of_an_older_checkpoint(
+    kept: str, site: Site, spark: SparkSession, tmp_path: Path
+) -> None:
+    """RESTORE keeps the number of the last batch, and an older checkpoint uses the numbers again. With the newest one,
+    and with a new one, which is another query, nothing is missing."""
+    deltalake = pytest.importorskip("deltalake")
+    table, checkpoint = str(tmp_path / "delta"), tmp_path / "newest"
+    written = DeltalakeTable(spark, TableSettings("table", "deltalake", path=table), "table")
+    columns = StructType([StructField("n", IntegerType())])
+    written.prepare(TableFit(columns, StructType([]), ()), None)
+    site.run_into(written.write, checkpoint, group="job")
+    shutil.copytree(checkpoint, tmp_path / "older")
+    version, read = deltalake.DeltaTable(table).version(), site.last_of(WEDNESDAY)
+    site.add(*TUESDAY)
+    site.run_into(written.write, checkpoint, group="job")
+
+    deltalake.DeltaTable(table).restore(version)
+    site.rstream("groups", "seek", "orders", "--group", "job", "--to", read, "--yes")
+    site.run_into(written.write, tmp_path / kept, group="job")
+    found = Counter(deltalake.DeltaTable(table).to_pyarrow_table()["n"].to_pylist())
+    assert found == once(MONDAY, TUESDAY, WEDNESDAY, *([] if kept == "older" else [TUESDAY]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -195,7 +196,8 @@ def test_a_session_of_register_runs_this_python(bare: str) -> None:
 
 
 def test_another_session_whose_workers_lack_the_package_is_refused(bare: str) -> None:
-    with pytest.raises(WorkerPythonError, match=rf"run {bare} \(PYSPARK_PYTHON is not set\), .*export PYSPARK_PYTHON="):
+    told = rf"run {re.escape(bare)} \(PYSPARK_PYTHON is not set\), .*export PYSPARK_PYTHON="
+    with pytest.raises(WorkerPythonError, match=told):
         installation.set_up_workers(session(bare), False)
 
 

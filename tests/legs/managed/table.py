@@ -52,12 +52,13 @@ def main(names: list[str]) -> int:
     services = {name: Service.named(name) for name in results}
     read = max(str(one.read) for one in services.values())
     lines = [
-        *("# Managed servers", "", f"**Never met; imitated from the documentation of {read}**: a real server with"),
-        *("the documented commands and limit of arguments.", ""),
+        *("# Managed servers", "", "No service was used. A redis-server whose user has the documented commands stands"),
+        *(f"in, with the documented limit of arguments (documentation of {read}).", ""),
         f"| | {' | '.join(f'[{one.title}]({one.source})' for one in services.values())} |",
         "|---|" + "---|" * len(results),
         *(f"| {title} | {' | '.join(cells[title] for cells in results.values())} |" for title in CAPABILITIES),
-        *("", "†: without `CLIENT REPLY` the driver also receives each entry, and drops it."),
+        *("", "†: without `CLIENT REPLY` the driver also receives, and drops, each entry of the row's query; with"),
+        *("`noAck` only under a limit.", "Requests have at most 3,900 arguments; larger ones are split."),
     ]
     print("\n".join(lines))
     if not names:

@@ -10,7 +10,7 @@ from typing import Any
 import redis
 
 from spark_streams.operations.verify.history import id_key
-from tools.simulation import documented, powers_accidents
+from tools.simulation import powers_accidents
 from tools.simulation.core_model.reader import LIMIT, STREAM, ModelReader
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.options import CLAIM_IDLE
@@ -170,10 +170,9 @@ def failures(
     trace: list[Any] | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> list[Failure]:
-    """Run the plan of a seed with the model, or with the product. Return what no limit explains."""
+    """Run the plan of a seed with the model, or with the product. Return the failures."""
     reader_of, beside = (ModelReader.of, {"restore": restore}) if is_model else (None, {})
-    found = run(server, client, scenario.plan(seed), tell, {"forget": forget, **beside}, reader_of, trace).failures
-    return [failure for failure in found if documented.reason_of(failure.kind) is None]
+    return run(server, client, scenario.plan(seed), tell, {"forget": forget, **beside}, reader_of, trace).failures
 
 
 def differences(server: ProcessServer, client: redis.Redis, scenario: Scenario, seed: int) -> list[str]:

@@ -8,9 +8,8 @@
     life/17                              a life of commands (tools.lives)
     tests/…/test_trim.py::test_a         a test, with the bundled engine if it has a server
 
-A play fails if it has a failure, ends the simulation, or does not end. In plans of seeds and of the core, failures that
-are documented do not count. A plan of the core also fails if model and product differ. What has found each mutant is
-noted in its table: it is tried first, and a page prints it.
+A play fails if it has a failure, ends the simulation, or does not end. A plan of the core also fails if model and
+product differ. What has found each mutant is noted in its table: it is tried first, and a page prints it.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ import redis
 
 from tools.lives import processes as of_lives
 from tools.lives.run import live
-from tools.simulation import documented
 from tools.simulation.core_model.scenarios import SCENARIOS, differences, failures
 from tools.simulation.histories import HISTORIES, moments, with_event
 from tools.simulation.in_process.server import ProcessServer
@@ -124,12 +122,9 @@ def _failure(server: ProcessServer, client: redis.Redis, play: str) -> str | Non
             if scenario.in_step:
                 return next(iter(differences(server, client, scenario, int(seed))), None)
             return next((one.kind for one in failures(server, client, scenario, int(seed), is_model=False)), None)
-        found = run(server, client, plan_of(play)).failures[:1]
-        if kind == "event":
-            return next((one.kind for one in found), None)
+        return next((one.kind for one in run(server, client, plan_of(play)).failures), None)
     except Exception as error:  # noqa: BLE001 - of a product that is broken on purpose
         return f"ends the simulation | {type(error).__name__}: {str(error)[:80]}"
-    return next((one.kind for one in found if documented.reason_of(one.kind) is None), None)
 
 
 class _EndlessError(BaseException):

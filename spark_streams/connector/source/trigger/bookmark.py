@@ -169,7 +169,7 @@ def snapshot_at_query(at: StreamOffset | None, snapshot: StreamSnapshot) -> Stre
     if mark.is_seek and mark.id != at.position:
         return snapshot
     is_passed_over = at.number > 0 and not mark.has_pending_list and Standing(at, mark).is_older
-    return snapshot._replace(group=at_position(at, group), mark=at.mark if is_passed_over else mark)
+    return snapshot._replace(group=at_position(at, group), mark=None if is_passed_over else mark)
 
 
 def _delivered(group: GroupState, position: StreamId, count: int) -> GroupState:
