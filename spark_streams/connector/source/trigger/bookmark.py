@@ -168,8 +168,9 @@ def snapshot_at_query(at: StreamOffset | None, snapshot: StreamSnapshot) -> Stre
         return snapshot._replace(group=at_position(at, group))
     if mark.is_seek and mark.id != at.position:
         return snapshot
-    is_passed_over = at.number > 0 and not mark.has_pending_list and Standing(at, mark).is_older
-    return snapshot._replace(group=at_position(at, group), mark=None if is_passed_over else mark)
+    if at.number > 0 and not mark.has_pending_list and Standing(at, mark).is_older:
+        mark = at.mark if at.mark.has_pending_list else None  # it says nothing of the batch of this copy
+    return snapshot._replace(group=at_position(at, group), mark=mark)
 
 
 def _delivered(group: GroupState, position: StreamId, count: int) -> GroupState:
