@@ -69,6 +69,8 @@ MENDED = {
     "a batch whose pieces are held was cut": [(830336, "lists")],
     "a restored server is counted": [(40120735,)],
     "a new stream has nothing left": [(8600454,)],
+    "a server from before noAck has nothing unread pending": [(63001311, "faults", "renew")],
+    "a group at the checkpoint has read no more than by then": [(60003151,)],
     "a missing record of failed batches is a finding": [
         (61000571, "faults"), (63000562, "faults", "renew"), (63000580, "faults", "renew"),
     ],

@@ -140,6 +140,11 @@ class StreamOffset(NamedTuple):
         """The commit mark of the last batch."""
         return Mark(self.position, self.number, self.token)
 
+    @property
+    def known_read(self) -> int:
+        """How many entries the group had read when this offset was made, as far as that was known."""
+        return self.group_read if self.read is None else self.read
+
     def moved(self, position: StreamId, read: int | None, missed: int = 0) -> StreamOffset:
         """Return the same at another position. Before the first batch, the token says what was read up to there."""
         token = self.token if self.number else Mark.at_begin(position, read).token

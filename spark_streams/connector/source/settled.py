@@ -15,6 +15,8 @@ from spark_streams.base.ids import StreamId
 from spark_streams.connector.source.commit_mark import Mark
 from spark_streams.connector.source.offset import Offset, Range, StreamOffset, around
 
+_OPEN_AFTER_A_KILL = 2  # batches of a stream: one in flight, and the one before it
+
 
 class Standing(NamedTuple):
     """How the checkpoint and the commit mark of one stream stand to each other."""
@@ -34,6 +36,13 @@ class Standing(NamedTuple):
     def is_open(self) -> bool:
         """Whether the mark does not know the stream's last batch yet, or no longer."""
         return self.at.number > 0 and (self.mark is None or self.mark.number < self.at.number)
+
+    @property
+    def is_before_bookmark(self) -> bool:
+        """Whether the server has returned to before the query was without a pending list: a kill leaves open two
+        batches at most. What is pending is then of a run before, and a query without a pending list began after it."""
+        at, mark = self
+        return mark is not None and mark.has_pending_list and at.number - mark.number > _OPEN_AFTER_A_KILL
 
     @property
     def is_lost(self) -> bool:
@@ -143,7 +152,8 @@ class Settled:
         """Whether all that is pending up to the position was read, and is not acknowledged any more, or not yet."""
         at, mark = standing = self.standing(stream)
         is_left = stream in self.checkpoint.left or (mark is not None and mark.has_replay)
-        return self.is_first and standing.is_open and not is_left and at.mark.has_pending_list
+        had_pending_list = at.mark.has_pending_list or standing.is_before_bookmark
+        return self.is_first and standing.is_open and not is_left and had_pending_list
 
     def _is_restored(self, stream: str) -> bool:
         """Whether the server has lost acknowledgements: the mark is older than what may not be acknowledged yet."""

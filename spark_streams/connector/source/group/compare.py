@@ -195,7 +195,7 @@ def has_forgotten(at: StreamOffset, snapshot: StreamSnapshot) -> bool:
     if group is None or group.entries_read is None or group.last_delivered < at.position:
         return False
     is_shared = use_of(at, snapshot) is GroupUse.SHARED
-    return is_shared and group.entries_read + at.missed < (at.group_read if at.read is None else at.read)
+    return is_shared and group.entries_read + at.missed < at.known_read
 
 
 @dataclass(frozen=True)

@@ -385,11 +385,14 @@ def _closed(server: Server, stream: str, at: StreamOffset, snapshot: StreamSnaps
 
 
 def _recounted(server: Server, stream: str, at: StreamOffset, snapshot: StreamSnapshot) -> StreamOffset:
-    """Return the same, with what a shared group has read counted in the stream, if the server has forgotten it."""
+    """Return the same, with what a shared group has read counted in the stream, if the server has forgotten it, or was
+    restored. A group at the checkpoint has read no more than it had by then: what else has left below is lost."""
     group = snapshot.group
     if group is None or group.entries_read is None or not has_forgotten(at, snapshot):
         return at
     read = count_read(server, stream, snapshot.head, group.last_delivered)
+    if read is not None and group.last_delivered == at.position:
+        read = min(read, at.known_read)
     return at if read is None else at._replace(missed=read - group.entries_read)
 
 

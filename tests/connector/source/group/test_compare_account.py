@@ -301,6 +301,30 @@ def test_trimming_is_noticed_though_others_hold_entries_and_the_server_has_forgo
         one.latestOffset(at, ALL)
 
 
+def test_trimming_is_noticed_in_a_group_that_a_restored_server_has_below_what_others_had_read(server: Server) -> None:
+    """Others can have read only what they had read by the checkpoint: more than that is lost."""
+    with server.client() as raw, server.client(decode_responses=True) as client:
+        add(client, 10)
+        one = reader(server, limits=NEVER_AHEAD, streams="s,t")
+        at = begin(one)
+        dump = raw.dump("s")
+        assert dump is not None
+        client.xreadgroup("g", "bob", {"s": ">"})
+        client.xadd("t", {"n": 50})
+        end = one.latestOffset(at, ALL)
+        assert read(one, at, end) == [50]
+        stop_all()
+        raw.delete("s")
+        raw.restore("s", 0, dump)
+        ids = add(client, 5, first=10)
+        trim(client, ids, 2)
+        with pytest.raises(DataLossError, match="stream 's': at least 2 entries above 0-0"):
+            reader(server, limits=NEVER_AHEAD, streams="s,t").latestOffset(end, ALL)
+        lenient = reader(server, limits=NEVER_AHEAD, streams="s,t", **LENIENT)
+        assert [n for batch in drain(lenient, None, end) for n in batch] == [12, 13, 14]
+        assert lost(lenient) == 2
+
+
 @pytest.mark.parametrize("restarted", [False, True])
 def test_what_is_added_below_a_start_that_lies_ahead_is_no_loss(
     server: Server, client: redis.Redis, restarted: bool
