@@ -162,7 +162,8 @@ def _judge_losses(world: World, name: str) -> None:
     if name not in model.streams:
         return
     stream = model.streams[name]
-    facts = [_facts_at_peace(world, entry, is_lenient) for entry in model.entries_of(name)]
+    arrived = sorted(model.entries_of(name), key=lambda entry: entry.key)  # in which order is judged at the end
+    facts = [_facts_at_peace(world, entry, is_lenient) for entry in arrived]
     told = stream.told if stream.runs.isdisjoint(stream.told_by) else 0
     counted = Counted(
         stream.counted,
