@@ -71,6 +71,7 @@ MENDED = {
     "a new stream has nothing left": [(8600454,)],
     "a server from before noAck has nothing unread pending": [(63001311, "faults", "renew")],
     "a group at the checkpoint has read no more than by then": [(60003151,)],
+    "a server from before the last batch of a stream has lost its notes": [(2005, "drawn")],
     "a missing record of failed batches is a finding": [
         (61000571, "faults"), (63000562, "faults", "renew"), (63000580, "faults", "renew"),
     ],

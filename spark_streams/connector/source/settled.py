@@ -104,6 +104,10 @@ class Settled:
         """Whether the marks prove that the last batch of each of these streams is acknowledged."""
         return all(self.standing(stream).is_known for stream in streams)
 
+    def is_behind(self, stream: str) -> bool:
+        """Whether the stream has a mark, and it is of an earlier batch: the server may have returned to before it."""
+        return self.marks[stream] is not None and self.standing(stream).is_open
+
     def open_ranges(self, is_read: bool) -> list[Range]:
         """Return the pending entries that are committed: those of the batch (if it was read), and of the one before if
         they are not acknowledged."""

@@ -226,7 +226,9 @@ class Acknowledging:
         missing = fetch_missing(client, read, token) if may_miss else {}
         takes_all = self.options.mode == "DEADLETTER" or batch.settled.is_first or start.notes
         streams = start.streams if takes_all else read[:1]
-        numbers = {stream: start.at[stream].number for stream in read} if start.notes else {}
+        # Of a stream that was not in this batch, the server may have lost the last batch with its notes.
+        noting = {*read, *filter(batch.settled.is_behind, start.at)} if start.notes else ()
+        numbers = {stream: start.at[stream].number for stream in noting}
         noted, lost = noted_streams(client, streams, numbers)
         # At least one entry, for the key.
         lost_notes = [Finding(Kind.NOTES_LOST, s, above=start[s], lost=1, is_exact=False) for s in lost]

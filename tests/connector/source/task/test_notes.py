@@ -110,6 +110,35 @@ def test_notes_of_a_server_that_has_returned_to_an_older_state_are_missed(server
     assert lenient.reportLatestOffset()["lost"] == {"s": 1}, "their number is not known"
 
 
+def test_notes_of_an_earlier_batch_are_missed_if_the_server_has_returned_to_before_it(
+    server: Server, client: redis.Redis
+) -> None:
+    """The last batch was of another stream. The dead letters were posted, and the server has lost them."""
+    both: dict[str, str] = {**LETTERS, "streams": "s,t"}
+    some_bad(client, 5)
+    client.xadd("t", {"n": 1})
+    one = reader(server, **both)
+    start = one.initialOffset()
+    first = one.latestOffset(start, ALL)
+    read(one, start, first)
+    some_bad(client, 5)
+    second = one.latestOffset(first, ALL)
+    older, mark = client.hgetall("rstream:notes:{s}:g:spark"), client.get("rstream:committed:{s}:g:spark")
+    assert mark is not None
+    read(one, first, second)
+    client.xadd("t", {"n": 2})
+    third = one.latestOffset(second, ALL)
+    read(one, second, third)
+    client.delete("dead", "rstream:notes:{s}:g:spark")
+    client.hset("rstream:notes:{s}:g:spark", mapping=older)
+    client.set("rstream:committed:{s}:g:spark", mark)
+    with pytest.raises(DataLossError, match="stream 's'.* the server has returned to a state before that batch"):
+        reader(server, **both).latestOffset(third, ALL)
+    lenient = reader(server, failOnDataLoss="false", **both)
+    assert lenient.latestOffset(third, ALL) == third
+    assert lenient.reportLatestOffset()["lost"] == {"s": 1}, "their number is not known"
+
+
 def test_a_dead_letter_that_the_server_has_forgotten_is_written_again(server: Server, client: redis.Redis) -> None:
     """A failover after the dead letters of a batch were posted. The next batch is committed when the driver starts
     again: it acknowledges both, and the note is of the first."""
