@@ -34,7 +34,7 @@ from spark_streams.operations.verify.history import id_key
 from tools.simulation.actor import Killed
 from tools.simulation.at_peace import unnoticed
 from tools.simulation.mixes import with_limits
-from tools.simulation.model import Entry
+from tools.simulation.model import OTHERS, Entry
 from tools.simulation.reasons import Reason
 from tools.simulation.tasks import SCHEMA, WITH_VALUES, Tasks
 from tools.simulation.threads import PATIENCE, TERMS
@@ -53,7 +53,8 @@ class Query:
 
     offsets: the offset log; committed: the last batch of the commit log; epoch: number of earlier checkpoints; options:
     of the next start; lenient: after an error it runs with failOnDataLoss=false, until it is idle (strict_again) or its
-    options change; takes_a_batch: a trigger has begun, and its offset is not logged yet.
+    options change; takes_a_batch: a trigger has begun, and its offset is not logged yet; began_with: the streams that
+    existed when the run began.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Query:
         self.listed = set[str]()  # all streams that were ever in its list
         self.tasks = Tasks(world, self)
         self.takes_a_batch = False
+        self.began_with = set[str]()
         self._reader: StreamReader | HistoryReader | None = None
         self._limit: ReadLimit = ReadAllAvailable()
         self._last_run = -1  # number of the last batch that was run
@@ -228,7 +230,9 @@ class Query:
     def _is_taken(self) -> bool:
         """Whether another machine has the leases. A query over a pattern does not know of streams that were deleted."""
         by_pattern, exists = "streamsPattern" in self.options, self.world.client.exists
-        return self.world.elsewhere.has_lease([name for name in self.reads() if not by_pattern or exists(name)])
+        unfinished = _ranges(self.offsets[-1]) if self.committed < len(self.offsets) - 1 else ()
+        reads = [name for name in self.reads() if not by_pattern or exists(name)]
+        return self.world.elsewhere.has_lease([*reads, *unfinished])
 
     def die(self) -> None:
         """Kill the process."""
@@ -263,6 +267,8 @@ class Query:
 
     def _start(self, available_now: bool) -> None:
         self.runs += 1
+        with unnoticed(self.world):
+            self.began_with = {name for name in self.world.names() if self.world.see(name).exists}
         self.world.model.begun = True
         self.was_limited |= "maxDeliveries" in self.options
         self.was_no_ack |= self.options.get("noAck") == "true"
@@ -312,6 +318,9 @@ class Query:
         self.offsets.append(end)
         self._names(end)
         self._update_named_streams()
+        for name in self.reads():
+            if self.is_account_unknown(name) and OTHERS & self.world.model.stream(name).ever:
+                self.world.model.goes_back(name)  # also if others have left, and the server was restored, since
         self.world.tick()
         if len(self.offsets) > 1:
             self._reader.commit(self.offsets[-2])
@@ -449,13 +458,14 @@ class Query:
         for name in self.reads():
             if name in self.world.model.streams:
                 self.world.model.stream(name).suffers("checkpoint put back")
-        # Documented: what the older copy has left pending, or is delivered again since, is read again.
+        # Documented: what the older copy has left pending, or is delivered again since, also to others, is read again.
         with unnoticed(self.world):
             seen = {name: self.world.see(name) for name in self.reads()}
+        read = {row.value[1] for row in self.world.sink.rows()}
         for entry in self.world.model.entries.values():
             of = seen.get(entry.stream, Seen())
             is_above = of.position is not None and entry.key > id_key(of.position)
-            if is_above or entry.id in of.ours():
+            if is_above or entry.id in of.ours() or (entry.id in of.pending and entry.n in read):
                 entry.repeat_reasons.add(Reason.NEWER_CHECKPOINT)
         # Documented: the older copy has replaced the record, and discarded the notes, of the newer one's last batch.
         for name, parts in _ranges(self.offsets[-1]).items() if self.has_record else ():
@@ -469,8 +479,8 @@ class Query:
         """Update which streams the last offset names. Removals in other streams may go unnoticed (see Limits)."""
         named = self.offsets[-1]["streams"] if self.offsets else ()
         for name, stream in self.world.model.streams.items():
-            if stream.in_checkpoint and name not in {*named, *self.reads()}:
-                self.world.births.dropped(name)
+            if stream.in_checkpoint and name not in named:
+                (self.world.births.left if name in self.reads() else self.world.births.dropped)(name)
             stream.in_checkpoint = name in named
 
 
