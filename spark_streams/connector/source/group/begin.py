@@ -144,20 +144,19 @@ def first_positions(
     """Return where a query without a checkpoint begins on streams that have the group: at its mark if a run has
     reserved entries above it before Spark logged an offset; else at the group, or where `restarts_at` says."""
     heads, states = snapshot.fetch_state(client, streams)
+    groups = snapshot.require_groups(client, heads, states)
     marks = snapshot.fetch_marks(client, streams)
     begun = {stream: mark.id for stream, mark in marks.items() if mark is not None and mark.is_begin}
     commands = [("XPENDING", stream, client.group, f"({begun[stream]}", "+", 1, client.consumer) for stream in begun]
     reserved = {stream for stream, reply in zip(begun, client.server.execute_all(commands), strict=True) if reply}
     positions: dict[str, StreamId] = {}
-    for stream, state in states.items():
-        if state is None:
-            raise snapshot.missing(client, stream, not heads[stream].exists)
+    for stream, group in groups.items():
         if restarts_at is not None and restarts_at.covers(stream):
             positions[stream] = _starting_position(restarts_at, stream, heads[stream])
         elif stream in reserved:
-            positions[stream] = min(begun[stream], state.last_delivered)
+            positions[stream] = min(begun[stream], group.last_delivered)
         else:
-            positions[stream] = state.last_delivered
+            positions[stream] = group.last_delivered
     return positions
 
 
