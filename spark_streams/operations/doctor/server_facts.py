@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import takewhile
 
 from spark_streams.base.numbers import parse_number
 from spark_streams.connector.wire.connection import Connection, Reply, ReplyError
@@ -142,13 +143,8 @@ class ServerFacts:
 
 def numbers(version: str) -> Version:
     """Return `7.0.15` as (7, 0, 15), up to the first part that is not a number."""
-    parts: list[int] = []
-    for part in version.split("."):
-        number = parse_number(part)
-        if number is None:
-            break
-        parts.append(number)
-    return tuple(parts)
+    known = takewhile(lambda part: part is not None, map(parse_number, version.split(".")))
+    return tuple(part or 0 for part in known)
 
 
 def whole_or_zero(text: str) -> int:
