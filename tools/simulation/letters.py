@@ -224,6 +224,7 @@ class Letters:
         world = self._world
         own = {field_name: value for field_name, value in fields.items() if field_name != _MARK}
         copy = world.model.add(name, entry_id, own)
+        world.is_added(copy)
         letter = next((one for one in self.all.values() if f" {DEAD}/{one.id} " in fields[_MARK]), None)
         if letter is None:
             world.fail(f"sent back without a dead letter | {world.query.mode}", f"{entry_id} of {name}: {fields}")

@@ -87,6 +87,7 @@ class Query:
         self.began_with = set[str]()
         self._reader: StreamReader | HistoryReader | None = None
         self._limit: ReadLimit = ReadAllAvailable()
+        self._below = set[int]()  # entries that were added below the query's position
         self._last_run = -1  # number of the last batch that was run
 
     # -- state ---------------------------------------------------------------------------------------------------
@@ -153,9 +154,13 @@ class Query:
         return bool(self.offsets) and bool(self.offsets[-1].get("record"))
 
     def begins_above(self, entry: Entry) -> bool:
-        """Whether no batch has read the entry's stream, and the query begins above the entry (documented)."""
+        """Whether no batch has read the entry's stream, and the query begins above the entry (documented). If it was
+        read, and created again, that is so as long as it looks like the one that was read (`_look_known`)."""
         at = self._at(entry.stream)
-        return at is not None and not at.number and entry.key <= id_key(str(at.position))
+        is_below = at is not None and entry.key <= id_key(str(at.position))
+        if at is not None and at.number and is_below:
+            self._below.add(entry.n)
+        return at is not None and not at.number and is_below
 
     def is_within_batch(self, entry: Entry) -> bool:
         """Whether an entry that is added now is within a range of the last batch: its stream was created again."""
@@ -228,10 +233,14 @@ class Query:
             self.world.fail(f"two queries | {self.mode}", "a query goes on although another one has its lease")
 
     def _is_taken(self) -> bool:
-        """Whether another machine has the leases. A query over a pattern does not know of streams that were deleted."""
+        """Whether another machine has the leases. A query over a pattern does not know of streams that were deleted, or
+        have neither entries nor the group."""
         by_pattern, exists = "streamsPattern" in self.options, self.world.client.exists
         unfinished = _ranges(self.offsets[-1]) if self.committed < len(self.offsets) - 1 else ()
         reads = [name for name in self.reads() if not by_pattern or exists(name)]
+        with unnoticed(self.world):
+            seen = {name: self.world.see(name) for name in reads}
+        reads = [name for name, of in seen.items() if not by_pattern or of.ids or of.position is not None]
         return self.world.elsewhere.has_lease([*reads, *unfinished])
 
     def die(self) -> None:
@@ -300,8 +309,10 @@ class Query:
         self.world.tick()
         if self.world.verbose:
             self.world.tell(f"   latestOffset({_shown(start)})")
+        self._look_known()
         self.takes_a_batch = True
         self.triggers += 1
+        back = {name: {*stream.back} for name, stream in self.world.model.streams.items()}
         try:
             end = _through_json(self._reader.latestOffset(start, self._limit))
         finally:
@@ -318,13 +329,36 @@ class Query:
         self.offsets.append(end)
         self._names(end)
         self._update_named_streams()
-        for name in self.reads():
-            if self.is_account_unknown(name) and OTHERS & self.world.model.stream(name).ever:
-                self.world.model.goes_back(name)  # also if others have left, and the server was restored, since
+        for name, stream in self.world.model.streams.items():
+            self._went_back(name, stream.back - back.get(name, set()))
         self.world.tick()
         if len(self.offsets) > 1:
             self._reader.commit(self.offsets[-2])
         return True
+
+    def _look_known(self) -> None:
+        """Record which entries of a stream that was created again are below the query's position. Documented: they are
+        not read if it looks like the one that was read."""
+        for entry in (self.world.model.entries[n] for n in sorted(self._below)):
+            at = self._at(entry.stream)
+            with unnoticed(self.world):
+                head = self.world.head(entry.stream)
+            if at is None or entry.key > id_key(str(at.position)):
+                self._below.discard(entry.n)
+            elif head is not None and head[0] >= at.added and id_key(head[1]) >= id_key(str(at.position)):
+                self.world.model.excuse([entry], Reason.BELOW_THE_BEGIN)
+
+    def _went_back(self, name: str, numbers: set[int]) -> None:
+        """Record that the server was restored amid the trigger, so that these entries may be delivered again, or are
+        pending: the offset that has followed decides, as that of the last batch does."""
+        with unnoticed(self.world):
+            ours = self.world.see(name).ours() if numbers and name in self.offsets[-1].get("left", ()) else []
+        is_shared = self.is_account_unknown(name) and OTHERS & self.world.model.stream(name).ever
+        for entry in (self.world.model.entries[n] for n in numbers):
+            if is_shared:
+                entry.repeat_reasons.add(Reason.SHARED_SET_BACK)
+            if entry.id in ours:
+                entry.repeat_reasons.add(Reason.PENDING_BESIDE)
 
     def _run(self) -> None:
         """Run the last batch of the offset log."""
