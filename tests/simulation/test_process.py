@@ -106,6 +106,7 @@ DOCUMENTED = {
         (84000291, "redriven"),
         (84000232, "redriven"),
     ],
+    "Only exactly-once `writeStream`, with its record, writes no rows again": [(84, "restored")],
     "If a pattern no longer finds the stream when the query starts": [(84000313, "delays")],
     "If they are not pending now, they are not reported": [(62000465, "renew"), (60002727,)],
     "A group is moved or created again while its query takes or reserves a batch": [(62000524, "renew")],
@@ -132,6 +133,7 @@ EXCUSED = {
         (40320501, "renew", "faults"),
         (40320501, "faults", "renew"),
         (600274, "lists"),
+        (80003049,),
     ],
     # unnoticed.md, Who operates queries and groups: the newer checkpoint is used again
     "an older copy of the checkpoint has replaced the record": [(830368, "lists")],
@@ -140,7 +142,7 @@ EXCUSED = {
     # data-loss.md: a shared group (now or at the last batch) decides
     "shared at the batch that is logged after the server was restored": [(80000491,)],
     # data-loss.md, Losses in a failover: while entries are pending that no batch has
-    "entries may be left at the batch that is logged after the server was restored": [(80001441,)],
+    "entries may be left at the batch that is logged after the server was restored": [(80001441,), (80004285,)],
     # unnoticed.md, Who operates queries and groups: lenient, and the group is missing
     "as many have left as were read, or others had read": [(483,), (960375,)],
     # unnoticed.md, Who operates queries and groups: a shared group is set forward

@@ -134,6 +134,7 @@ def main() -> int:
         "one group, in place of each plan (driver), patterns in place of lists (patterns), other startingOffsets, "
         "onCommit and group (starts), retries after hours (delays), several operators (hands), older checkpoints with "
         "onCommit (older), redrives that are refused (redriven), options of the sink (outputs), a cluster (cluster), "
+        "backups that are restored (restored), "
         "or each of these in its share of the plans (drawn); a server that takes few arguments (arguments), or has a "
         "newer rule of WATCH (watch); unmarked: do not judge commit marks; can be given several times",
     )

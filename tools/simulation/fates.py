@@ -175,6 +175,36 @@ def _with_a_cluster(chance: random.Random, plan: Plan) -> Plan:
     return replace(plan, setup=setup, steps=woven(chance, plan.steps, [1, 2, 3], block))
 
 
+_RESTORED = ("vanish", "vanish", "flush", "restore", "rollback", "rollback", "marks", "node")
+_MARKS = (("key", "rstream:sink:*:r0*"),)
+
+
+def _with_backups(chance: random.Random, plan: Plan) -> Plan:
+    """Streams are missing, or the server or the checkpoint is an older one: the operator restores a backup, or uses the
+    newer checkpoint. Or a batch that was begun loses its marks, or a closed one what a node of the cluster has."""
+    has_nodes = chance.random() < 0.3
+
+    def block() -> list[Step]:
+        block = [
+            random_step(chance, "add", 0),
+            *triggers(chance, 0, 1, 2),
+            Step("backup"),
+            random_step(chance, "add", 0),
+        ]
+        match kind := chance.choice(_RESTORED):
+            case "marks":
+                block += [Step("crash"), Step("trigger"), replace(random_step(chance, "evict", 0), options=_MARKS)]
+            case "node":
+                block += [Step("crash", how=0.9), Step("trigger"), random_step(chance, "restore_node", 0)]
+            case _:
+                block += [*triggers(chance, 0, 1, 2), random_step(chance, kind, 0)]
+        return [*block, *triggers(chance, 1, 2, 3)]
+
+    to = {"streamColumn": "to"} if has_nodes else {}
+    setup = replace(plan.setup, sink="once", sink_elsewhere=False, restores=True, nodes=1 + has_nodes, sink_options=to)
+    return replace(plan, setup=setup, steps=woven(chance, plan.steps, [1, 2, 3], block))
+
+
 Mix = Callable[[random.Random, Plan], Plan]
 
 
@@ -192,5 +222,6 @@ _ALL: Mapping[str, Mix] = {
     "redriven": _with_refused_redrives,
     "outputs": _with_outputs,
     "cluster": _with_a_cluster,
+    "restored": _with_backups,
 }
 FATES: Mapping[str, Mix] = {name: _without_archive(mix) for name, mix in _ALL.items()}

@@ -46,8 +46,8 @@ _OTHERS: Mapping[str, str] = {
 }
 
 
-# What an error names, too, and the operator of a plan never does.
-_NEVER_DONE = {"restore a backup": "[Rr]estore (it|a backup|the old)", "newer checkpoint": "that was used last"}
+# What an error names, too, and only the operator of a plan with `restores` does.
+RESTORING = {"restore a backup": "[Rr]estore (it|a backup|the old)", "newer checkpoint": "that was used last"}
 
 
 def pair(finding: str, remedy: str) -> str:
@@ -118,7 +118,7 @@ def _of_the_source() -> Iterator[tuple[str, tuple[list[str], list[str], list[str
             advice = row.advice(use)
             shown = re.sub(r"\{(\w+)\}", lambda word: _WORDS.get(word[1], ""), advice)
             name = f"{row.kind.name} {use.value}" if row.shared_advice else row.kind.name
-            yield name, (_parts(row.problem), _parts(advice), [*named_in(shown), *named_in(shown, _NEVER_DONE)])
+            yield name, (_parts(row.problem), _parts(advice), [*named_in(shown), *named_in(shown, RESTORING)])
 
 
 _SAMPLES: Mapping[str, Any] = {

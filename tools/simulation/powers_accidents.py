@@ -81,6 +81,7 @@ def evict(world: World, step: Step) -> None:
             world.births.forget()
         elif kind == "evicted committed":
             world.set_back_in = world.query.runs
+            _not_recognised(world)
         for name in [*world.names(), OUT]:
             world.model.stream(name).suffers(kind)
 
@@ -229,7 +230,7 @@ def _with_keys_of(world: World, names: Sequence[str], is_put_back: Callable[[byt
 
 
 def _set_back(world: World, to: Backup) -> None:
-    written, record = _in_sink(world), _record(world)
+    written, record, closed = _in_sink(world), _record(world), _closed(world)
     world.set_back_in = world.query.runs
     world.letters.settle_those_of_earlier_batches()
     world.model.excuse(_found_missing(world, to), Reason.NOTES_LOST)
@@ -239,6 +240,7 @@ def _set_back(world: World, to: Backup) -> None:
     _lost_by_the_sink(world, written)
     is_other_record = _record(world) != record
     is_committed = world.query.committed == len(world.query.offsets) - 1
+    may_be_cut = world.query.was_limited and not is_committed and _closed(world) != closed
     for entry in world.model.entries.values():
         if entry.n in to.alive:
             if entry.removed_by in _WITH_ITS_STREAM:
@@ -280,6 +282,8 @@ def _set_back(world: World, to: Backup) -> None:
             elif entry.id in ours and world.query.offsets and name in world.query.offsets[-1].get("left", ()):
                 # Documented: of what is pending, the query does not know what a batch has read.
                 entry.repeat_reasons.add(Reason.PENDING_BESIDE)
+            if may_be_cut and entry.n in written and world.query.is_within_batch(entry):
+                entry.repeat_reasons.add(Reason.CUT_AND_WRITTEN)
             if entry.id in ours or (seen.position is not None and entry.key > id_key(seen.position)):
                 world.model.stream(name).back.add(entry.n)
                 entry.late_reasons.add(Reason.PLANNED_AGAIN)
@@ -299,6 +303,13 @@ def _set_back(world: World, to: Backup) -> None:
 def _record(world: World) -> dict[bytes, bytes]:
     """Return the record of failed batches (maxDeliveries)."""
     return {key: world.raw.get(key) for key in world.raw.scan_iter("rstream:attempts:*", count=1000)}
+
+
+def _closed(world: World) -> dict[str, str]:
+    """Return the sink's record: which batch is closed."""
+    with unnoticed(world):
+        found: dict[str, str] = world.sink_client.hgetall(f"rstream:sink:{world.query.id}")
+    return found
 
 
 def _set_aside(world: World) -> list[Entry]:
@@ -352,8 +363,20 @@ def rollback(world: World, step: Step) -> None:
         comes_again = query.committed < len(query.offsets) - 1 and query.is_within_batch(entry)
         if entry.key <= id_key(query.logged(entry.stream)) and not comes_again:
             entry.excuses.add(Reason.LEFT_AND_READ)  # documented
+    _not_recognised(world)
     _suffers(world, "checkpoint set back")
     world.model.stream(OUT).suffers("checkpoint set back")
+
+
+def _not_recognised(world: World) -> None:
+    """Documented: without the mark of a stream, a copy of the checkpoint from before its first batch passes for new."""
+    written = _in_sink(world)
+    for name in world.names():
+        with unnoticed(world):
+            has_mark = world.client.exists(committed_key(name, GROUP, CONSUMER))
+        if not (has_mark or world.query.has_read(name)):
+            read = [entry for entry in world.query.read_by_newest(name) if entry.n not in written]
+            world.model.excuse(read, Reason.OLDER_UNMARKED)
 
 
 def lose_commits(world: World, step: Step) -> None:

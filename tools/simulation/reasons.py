@@ -131,6 +131,10 @@ class Reason(StrEnum):
         "counts one entry, because their number is not known",
     )
     MARK_DELETED = "pending again on a server without its mark", "or a restored server differs in nothing else"
+    OLDER_UNMARKED = (
+        "read after an older copy of the checkpoint, and its stream has lost its mark",
+        "A copy of the checkpoint from before the stream's first batch is not recognised as older",
+    )
 
     # -- who operates queries and groups -------------------------------------------------------------------------------
 
@@ -162,6 +166,10 @@ class Reason(StrEnum):
     EARLIER_BATCH_STAYS = (
         "an earlier batch of its number stays",
         "An exactly-once sink keeps the rows of the earlier batch",
+    )
+    CUT_AND_WRITTEN = (
+        "its batch was cut, although a sink had written it that has lost its record",
+        "Only exactly-once `writeStream`, with its record, writes no rows again",
     )
     LOOKS_KNOWN = (
         "removed from a stream that looks like the one that was read",

@@ -21,10 +21,11 @@ from spark_streams.connector.errors import (
 from spark_streams.connector.source.commit_mark import Mark, committed_key
 from spark_streams.operations.verify.history import id_key
 from spark_streams.operations.verify.judge import Facts, judge
-from tools.simulation.met import GOES_ON, LEDGER_REMEDIES, finding_of, named_in, pair
+from tools.simulation.met import GOES_ON, LEDGER_REMEDIES, RESTORING, finding_of, named_in, pair
 from tools.simulation.model import OTHER_CHECKPOINT, OTHERS, REMOVED_WITH_COMMIT, RETURNED
 from tools.simulation.options import without
 from tools.simulation.reasons import Reason
+from tools.simulation.setup import Step
 from tools.simulation.sinks import OUT
 from tools.simulation.world import CONSUMER, GROUP, OTHER, World, shape
 
@@ -37,6 +38,7 @@ class Operator:
     def __init__(self, world: World) -> None:
         self._world = world
         self._errors: list[tuple[int, str]] = []
+        self._restored: object = None  # the backup that was restored last
 
     def handle(self, error: RStreamError, had_successor: bool = False) -> None:
         """Judge the error that ended the query, and apply a remedy. had_successor: another process has its lease."""
@@ -225,6 +227,7 @@ class Operator:
         else:
             names = [name for name in named_in(text) for _ in range(1 + (name == "allow losses"))]
             names = [name for name in names if name != "allow losses" or not query.is_lenient]
+            names = [name for name in named_in(text, RESTORING) if self._has(name)] or names
         if not names:
             world.fail(f"no remedy | {shape(error)}", text)
             if isinstance(error, LedgerError):
@@ -250,7 +253,22 @@ class Operator:
             "acknowledge": lambda: self._acknowledge(streams),
             "list pending": self._list_pending,
             "start again": lambda: self._start_again(streams if GOES_ON in text else []),
+            "restore a backup": lambda: self._restore(streams),
+            "newer checkpoint": self._world.query.put_back,
         }[name]()
+
+    def _has(self, name: str) -> bool:
+        """Whether the operator has what this remedy needs: a backup that was not restored yet, the newer checkpoint."""
+        world = self._world
+        has = world.backup is not self._restored if name == "restore a backup" else world.query.newest is not None
+        return world.setup.restores and has
+
+    def _restore(self, streams: list[str]) -> None:
+        """Restore these streams from the backup, with the keys beside them."""
+        self._restored, names = self._world.backup, self._world.names()
+        for name in streams:
+            choice = (names.index(name) + 0.5) / len(names)
+            self._world.happen(Step("import_backup", choice=choice, how=0.3))
 
     def _remedy_ledger(self, name: str, text: str) -> None:
         """Apply a remedy of the sink's errors (connector/sink/refusals.py)."""

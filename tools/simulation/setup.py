@@ -84,7 +84,7 @@ class Setup:
     waitReplicas; sink_elsewhere: it writes to a server of its own; judges_marks: commit marks are judged
     (verdict.py); nodes: 2: the server is a cluster of two; command_us: microseconds that a command takes; drivers: 2:
     another one reads from the group, too (drivers.py); arguments: most of a request; newer_watch: groups break a WATCH
-    (servers.managed).
+    (servers.managed); restores: the operator also restores backups, and uses the newer checkpoint (remedies.py).
     """
 
     seed: int
@@ -106,6 +106,7 @@ class Setup:
     arguments: int = MOST_ARGUMENTS
     newer_watch: bool = False
     nodes: int = 1
+    restores: bool = False
 
 
 @dataclass(frozen=True)

@@ -138,6 +138,17 @@ class Query:
         text: str = self.offsets[-1]["streams"].get(stream, "") if self.offsets else ""
         return StreamOffset.parse(text) if text else None
 
+    def has_read(self, stream: str) -> bool:
+        """Whether the checkpoint has a batch of a stream."""
+        at = self._at(stream)
+        return at is not None and at.number > 0
+
+    def read_by_newest(self, stream: str) -> list[Entry]:
+        """Return the entries of a stream that the checkpoint had read before it was set back."""
+        streams = self.newest[0][-1]["streams"] if self.newest is not None else {}
+        position = id_key(position_in(streams.get(stream, "0-0")))
+        return [entry for entry in self.world.model.entries_of(stream) if entry.key <= position]
+
     def is_account_unknown(self, stream: str) -> bool:
         """Whether the last logged offset does not say how many entries of a stream were read, after a batch of it."""
         at = self._at(stream)
