@@ -254,9 +254,11 @@ def _state(world: World, entry: Entry) -> str:
     seen = world.see(entry.stream)
     if seen.position is None:
         return "without a group"
+    if entry.key > id_key(seen.position):  # also if it is pending: the group delivers it again
+        return "unread"
     if entry.id in seen.pending:
         return "pending" if is_ours(seen.pending[entry.id]) else "theirs"
-    return "unread" if entry.key > id_key(seen.position) else "passed over"
+    return "passed over"
 
 
 def _shown(entries: list[Entry]) -> str:
