@@ -339,6 +339,7 @@ class _Comparing:
         gone = {stream for stream in findings if stream not in repairs and stream not in there}
         if gone:
             self.observer.stream_set.leave(gone)
+            self.client.server.execute_all([("DEL", self.client.mark_key(s)) for s in sorted(gone)])
             start = start.without(gone)
             self.streams = [stream for stream in self.streams if stream not in gone]
         is_corrected = self.run.is_corrected
