@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import redis
 
-from spark_streams.operations.verify.history import Outcome, Place, Row, id_key
+from spark_streams.operations.verify.history import Outcome, Place, Row, Value, id_key
 from spark_streams.operations.verify.judge import Counted, Facts, Fault, judge
 from tools.simulation.at_peace import check_invariant
 from tools.simulation.mixes import is_behind
@@ -109,10 +109,11 @@ def at_the_end(world: World) -> None:
     """Check that no entry is lost, duplicated, unknown, out of order or pending."""
     model, reads = world.model, world.query.reads()
     _judge_pending(world, reads, at_last=True)
-    facts: dict[Place, Facts] = {}
+    facts: dict[tuple[Place, Value], Facts] = {}  # a restored server may give an ID a second time
     highest: dict[str, tuple[int, int]] = {}
     for entry in model.entries.values():
-        found = facts[entry.place] = _facts_of(entry)
+        found = _facts_of(entry)
+        facts[entry.place, ("p", entry.n)] = found
         if entry.stream not in reads:
             found.may_miss |= {Reason.NOT_READ}
         if world.sink.may_repeat:
@@ -124,7 +125,7 @@ def at_the_end(world: World) -> None:
             found.may_reorder |= {Reason.READ_ONCE_OF_TWO}
         found.is_reported |= entry.named
     for row in world.sink.rows():
-        facts.setdefault(row.place, Facts(row.place, row.value)).rows.append(row)
+        facts.setdefault((row.place, row.value), Facts(row.place, row.value)).rows.append(row)
     judgement = judge(facts.values())
     world.used.update(judgement.used)
     for fault, words in _AT_THE_END.items():
@@ -254,9 +255,11 @@ def _state(world: World, entry: Entry) -> str:
     seen = world.see(entry.stream)
     if seen.position is None:
         return "without a group"
+    if entry.key > id_key(seen.position):  # also if it is pending: the group delivers it again
+        return "unread"
     if entry.id in seen.pending:
         return "pending" if is_ours(seen.pending[entry.id]) else "theirs"
-    return "unread" if entry.key > id_key(seen.position) else "passed over"
+    return "passed over"
 
 
 def _shown(entries: list[Entry]) -> str:
