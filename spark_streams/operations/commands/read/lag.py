@@ -45,12 +45,11 @@ def _verdict(
         return printable("; ".join(lines)), CHECK_FAILED
     if unknown:
         one = unknown[0]
-        line = (
+        return printable(
             f"unknown: {one.group} of {one.stream} is {_behind(one)}; how many seconds is not known, because "
             f"its entry IDs are not times{_more(len(unknown) - 1, group_count)}. Check the number of entries: "
             "--max"
-        )
-        return printable(line), UNPROVED
+        ), UNPROVED
     worst = max(groups, key=_distance)
     behind = f"; {_worst(groups)}" if worst.lag or worst.pending else ", none behind"
     return printable(f"ok: {group_count}{behind}"), 0

@@ -280,3 +280,19 @@ def test_killed_at_any_command_it_forgets_all_or_nothing(server: Server, client:
         assert not forget(GroupClient(connection, MEMBER), "s:1"), "an entry has come to wait meanwhile"
         assert not forget(GroupClient(connection, MEMBER), "s:1")
     assert client.exists(*keys) == 3
+
+
+def test_readers_of_returned_entries_delay_it_only_while_their_groups_change(watched_server: Server) -> None:
+    """A newer Valkey breaks the WATCH of their stream then. The next trigger forgets the stream."""
+    mark, returned = "rstream:committed:{s:1}:g:spark", returned_stream("s:1", "g")
+    with watched_server.client() as client, Connection(Address.parse(watched_server.url)) as connection:
+        client.set(mark, "x")
+        client.xgroup_create(returned, "audit", id="0", mkstream=True)
+        entry = client.xadd(returned, {"n": 1})
+        client.xreadgroup("audit", "one", {returned: ">"})
+        client.xdel(returned, entry)
+        with before_sending(b"EXEC", act=lambda *_: client.xack(returned, "audit", entry)):
+            forgotten = forget(GroupClient(connection, MEMBER), "s:1")
+            assert (forgotten, client.exists(mark, returned)) in ((True, 0), (False, 2))
+            assert forgotten or forget(GroupClient(connection, MEMBER), "s:1")
+        assert client.exists(mark, returned) == 0
