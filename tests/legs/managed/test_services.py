@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import redis
 
-from tests.legs.managed.capabilities import CAPABILITIES
+from spark_streams.connector.errors import UnsupportedError
+from tests.legs.managed.capabilities import CAPABILITIES, dead_letters
 from tests.legs.managed.table import PAGE, services, try_on
+from tools.driving import forget_all
 from tools.servers.managed.refusing import Limits
 from tools.servers.managed.standin import NAMES, Service, running_standin
 
@@ -55,6 +57,13 @@ def test_active_active_takes_no_full_ids_and_transactions_of_one_slot() -> None:
             client.pipeline().set("a", 1).set("b", 1).execute()
         with pytest.raises(redis.ResponseError, match="same slot"):
             client.delete("a", "b")
+
+
+def test_who_cannot_write_to_two_slots_at_once_learns_of_hash_tags() -> None:
+    with running_standin(Service.named("azure-managed-enterprise")) as standin:
+        with pytest.raises(UnsupportedError, match=r"one address for all its shards: .* orders and {orders}:dead"):
+            dead_letters(standin, "dead")
+        forget_all()
 
 
 def test_a_file_says_what_a_service_limits() -> None:
