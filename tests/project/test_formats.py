@@ -1,7 +1,7 @@
 """Going back by one minor version: what is written today has a form that the samples of the version before have.
 
 A form that is new there is one that the version before may not read. Either write the old form, or let the new one need
-a new option, and name it in NEW with that option. tests/connector/written_formats.py makes the samples.
+a new option, and name it in NEW with that option. tests/project/written_formats.py makes the samples.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from spark_streams.connector.source.rows.column_report import ColumnReport
 from spark_streams.connector.wire.connection import Connection
 from spark_streams.connector.wire.lease import Processes
 from spark_streams.connector.wire.replies import parse_replies
-from tests.connector.written_formats import FOLDER, MINOR, form_of, live, recording
+from tests.project.written_formats import FOLDER, MINOR, form_of, live, recording
 from tools.driving import ALL, add, forget_all, reader
 from tools.servers.server import Server
 

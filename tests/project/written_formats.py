@@ -1,6 +1,6 @@
 """All that the product writes beside streams, as commands, and their form: what an older version must be able to read.
 
-`python -m tests.connector.written_formats` writes the samples of this version into tests/data/formats.
+`python -m tests.project.written_formats` writes the samples of this version into tests/data/formats.
 """
 
 from __future__ import annotations
