@@ -11,11 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
-from spark_streams.base.ids import StreamId
+from spark_streams.base.ids import MIN_ID, StreamId
 from spark_streams.connector.source.commit_mark import Mark
 from spark_streams.connector.source.offset import Offset, Range, StreamOffset, around
-
-_OPEN_AFTER_A_KILL = 2  # batches of a stream: one in flight, and the one before it
 
 
 class Standing(NamedTuple):
@@ -33,21 +31,24 @@ class Standing(NamedTuple):
         return mark.number > at.number or mark.number == at.number > 0
 
     @property
-    def is_open(self) -> bool:
-        """Whether the mark does not know the stream's last batch yet, or no longer."""
-        return self.at.number > 0 and (self.mark is None or self.mark.number < self.at.number)
+    def open_batches(self) -> int:
+        """How many batches of the stream the mark does not know yet, or no longer."""
+        return self.at.number - (0 if self.mark is None else self.mark.number)
 
     @property
-    def is_before_bookmark(self) -> bool:
-        """Whether the server has returned to before the query was without a pending list: a kill leaves open two
-        batches at most. What is pending is then of a run before, and a query without a pending list began after it."""
-        at, mark = self
-        return mark is not None and mark.has_pending_list and at.number - mark.number > _OPEN_AFTER_A_KILL
+    def is_open(self) -> bool:
+        """Whether the mark does not know the stream's last batch: it is behind or missing."""
+        return self.open_batches > 0
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the mark is of an earlier batch: the server may have returned to before the last one."""
+        return self.mark is not None and self.is_open
 
     @property
     def is_lost(self) -> bool:
         """Whether the mark is missing: the query has one before its first batch, and with noAck needs none."""
-        return self.mark is None and self.at.number > 0 and self.at.mark.has_pending_list
+        return self.mark is None and self.is_open and self.at.mark.has_pending_list
 
     @property
     def is_known(self) -> bool:
@@ -104,10 +105,6 @@ class Settled:
         """Whether the marks prove that the last batch of each of these streams is acknowledged."""
         return all(self.standing(stream).is_known for stream in streams)
 
-    def is_behind(self, stream: str) -> bool:
-        """Whether the stream has a mark, and it is of an earlier batch: the server may have returned to before it."""
-        return self.marks[stream] is not None and self.standing(stream).is_open
-
     def open_ranges(self, is_read: bool) -> list[Range]:
         """Return the pending entries that are committed: those of the batch (if it was read), and of the one before if
         they are not acknowledged."""
@@ -118,7 +115,8 @@ class Settled:
             batch = start.pending(stream) if is_read else ()
             if self._is_all_committed(stream):
                 # A batch that was not read stays pending: better read again than acknowledged unread.
-                ranges += around(stream, () if is_read else start.pending(stream), start[stream])
+                unread = () if is_read else start.pending(stream)
+                ranges += around(stream, [self._acknowledged_below(stream), *unread], start[stream])
             else:
                 ranges += [*self._before(stream), *batch]
         return [entries for entries in ranges if not entries.is_empty]
@@ -153,15 +151,22 @@ class Settled:
         return [unacknowledged[stream]] if self.is_first and stream in unacknowledged else []
 
     def _is_all_committed(self, stream: str) -> bool:
-        """Whether all that is pending up to the position was read, and is not acknowledged any more, or not yet."""
+        """Whether all that is pending up to the position was read, and is not acknowledged any more, or not yet. Of a
+        batch without a pending list that is what a run before it has left pending on a server of that time."""
         at, mark = standing = self.standing(stream)
         is_left = stream in self.checkpoint.left or (mark is not None and mark.has_replay)
-        had_pending_list = at.mark.has_pending_list or standing.is_before_bookmark
+        had_pending_list = at.mark.has_pending_list or (mark is not None and mark.has_pending_list)
         return self.is_first and standing.is_open and not is_left and had_pending_list
+
+    def _acknowledged_below(self, stream: str) -> Range:
+        """Return what the mark proves of a stream whose last batch was read without a pending list: that has read all
+        above it, and nothing at or below it."""
+        at, mark = self.standing(stream)
+        return Range(stream, MIN_ID, MIN_ID if mark is None or at.mark.has_pending_list else mark.id)
 
     def _is_restored(self, stream: str) -> bool:
         """Whether the server has lost acknowledgements: the mark is older than what may not be acknowledged yet."""
-        start, mark = self.checkpoint, self.marks[stream]
-        missing = sum([start.is_of_this_batch(stream), stream in start.unacknowledged])
-        is_older_yet = mark is not None and start.at[stream].number - mark.number > missing
+        start, standing = self.checkpoint, self.standing(stream)
+        unacknowledged = sum([start.is_of_this_batch(stream), stream in start.unacknowledged])
+        is_older_yet = standing.is_behind and standing.open_batches > unacknowledged
         return is_older_yet and self._is_all_committed(stream)

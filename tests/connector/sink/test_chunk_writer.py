@@ -21,6 +21,7 @@ from spark_streams.connector.sink.chunk_writer import SinkTask, append
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connection import Connection
 from tests.trimming import nodes_of_one_entry
+from tools.sending import before_sending, in_turn
 from tools.servers.server import Server, free_port
 
 
@@ -49,6 +50,26 @@ def test_rows_become_entries_in_their_order(server: Server, client: redis.Redis,
     entries = client.xrange("out")
     assert [int(fields[b"n"]) for _, fields in entries] == list(range(1000))
     assert entries[0][1]["é".encode()] == "ü\r\n".encode()
+
+
+def test_readers_see_all_of_a_chunk_or_nothing(server: Server, client: redis.Redis) -> None:
+    """Also while half of its request is on its way, and if the connection breaks then."""
+    seen = set()
+
+    def break_in_the_middle(connection: Connection, request: bytes) -> None:
+        connection.send(request[: len(request) // 2])
+        seen.add(client.xlen("out"))
+        raise connection.lost(None)
+
+    def look(connection: Connection, request: bytes) -> None:
+        seen.add(client.xlen("out"))
+
+    acts = in_turn(break_in_the_middle, look, break_in_the_middle, *[look] * 20)
+    with before_sending(b"EXEC", act=acts) as requests:
+        write(server, {"n": list(range(100))}, "exactly-once", chunkSize="10")
+    assert len(requests) >= 10
+    assert len(seen) > 5
+    assert {length % 10 for length in seen} == {0}
 
 
 def test_nulls_are_left_out_or_written_empty(server: Server, client: redis.Redis, delivery: str) -> None:

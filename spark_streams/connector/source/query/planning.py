@@ -17,7 +17,7 @@ from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.commit_mark import Mark
 from spark_streams.connector.source.group.compare import NOTHING_ABOVE, at_position, compare
 from spark_streams.connector.source.group.recovery import DataLoss, Finding, Kind, entries_lost
-from spark_streams.connector.source.group.snapshot import StreamSnapshot, fetch_snapshots, fetch_state, missing
+from spark_streams.connector.source.group.snapshot import StreamSnapshot, fetch_snapshots, fetch_state, require_groups
 from spark_streams.connector.source.group.streams import StreamSet
 from spark_streams.connector.source.group_client import GroupClient
 from spark_streams.connector.source.offset import Offset, Range, StreamOffset
@@ -188,10 +188,7 @@ class Planning:
 
     def _require_groups(self, client: GroupClient, begin: Offset, end: Offset) -> None:
         """Raise the error of the first missing group. It names the command that creates it where the batch begins."""
-        heads, states = fetch_state(client, end.streams)
-        for stream, state in states.items():
-            if state is None:
-                raise missing(client, stream, not heads[stream].exists, begin[stream])
+        require_groups(client, *fetch_state(client, end.streams), logged=begin)
 
 
 def begun_with(begin: Offset, end: Offset) -> list[str]:

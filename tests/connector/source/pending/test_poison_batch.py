@@ -677,3 +677,19 @@ def test_pieces_of_two_streams_whose_entries_have_the_same_ids_are_different(
     expected = {n for n in range(128 + 2 * starts) if n != 1}
     assert sorted(query.rows) == sorted(expected)
     assert query.lost == 0
+
+
+@pytest.mark.parametrize("options", [{}, {"claimIdle": "1ms"}], ids=["", "claimIdle"])
+def test_restarts_add_two_to_the_servers_count_at_most(
+    server: Server, client: redis.Redis, options: dict[str, str]
+) -> None:
+    """The limit counts the runs that an entry has killed, and not how often the server has delivered it."""
+    add(client, 40)
+    query = Supervised(server, {7}, maxDeliveries="4", **options)
+    counts = []
+    while not query.start():
+        counts.append(max(int(one["times_delivered"]) for one in client.xpending_range("s", "g", "-", "+", 40)))
+        time.sleep(0.002)
+    assert len(counts) > 8
+    assert max(counts) <= 1 + 2
+    assert dead_letters(client) == [7]
