@@ -11,7 +11,7 @@ from spark_streams.operations.verify.history import Outcome, Place, Row, Value, 
 from spark_streams.operations.verify.judge import Counted, Facts, Fault, judge
 from tools.simulation.at_peace import check_invariant
 from tools.simulation.mixes import is_behind
-from tools.simulation.model import Entry
+from tools.simulation.model import OTHERS, Entry
 from tools.simulation.reasons import Reason
 from tools.simulation.sinks import OUT
 from tools.simulation.world import GROUP, World, counted, is_ours
@@ -193,7 +193,7 @@ def _facts_at_peace(world: World, entry: Entry, is_lenient: bool) -> Facts:
     if entry.named and not is_lenient:
         facts.is_reported = True
     # Documented: XDEL ahead of a shared group resets the server's counts.
-    if entry.removed_by and "deleted" in stream.ever and stream.ever & {"others read", "entries taken from us"}:
+    if entry.removed_by and "deleted" in stream.ever and stream.ever & OTHERS:
         facts.may_miss |= {Reason.DELETED_AHEAD}
         facts.may_count |= {Reason.DELETED_AHEAD} if is_due else frozenset()
     if entry.removed_by in _WITH_ALL and (is_lenient or stream.was_lenient):

@@ -31,14 +31,24 @@ class Standing(NamedTuple):
         return mark.number > at.number or mark.number == at.number > 0
 
     @property
+    def open_batches(self) -> int:
+        """How many batches of the stream the mark does not know yet, or no longer."""
+        return self.at.number - (0 if self.mark is None else self.mark.number)
+
+    @property
     def is_open(self) -> bool:
-        """Whether the mark does not know the stream's last batch yet, or no longer."""
-        return self.at.number > 0 and (self.mark is None or self.mark.number < self.at.number)
+        """Whether the mark does not know the stream's last batch: it is behind or missing."""
+        return self.open_batches > 0
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the mark is of an earlier batch: the server may have returned to before the last one."""
+        return self.mark is not None and self.is_open
 
     @property
     def is_lost(self) -> bool:
         """Whether the mark is missing: the query has one before its first batch, and with noAck needs none."""
-        return self.mark is None and self.at.number > 0 and self.at.mark.has_pending_list
+        return self.mark is None and self.is_open and self.at.mark.has_pending_list
 
     @property
     def is_known(self) -> bool:
@@ -94,10 +104,6 @@ class Settled:
     def knows(self, streams: Iterable[str]) -> bool:
         """Whether the marks prove that the last batch of each of these streams is acknowledged."""
         return all(self.standing(stream).is_known for stream in streams)
-
-    def is_behind(self, stream: str) -> bool:
-        """Whether the stream has a mark, and it is of an earlier batch: the server may have returned to before it."""
-        return self.marks[stream] is not None and self.standing(stream).is_open
 
     def open_ranges(self, is_read: bool) -> list[Range]:
         """Return the pending entries that are committed: those of the batch (if it was read), and of the one before if
@@ -160,7 +166,7 @@ class Settled:
 
     def _is_restored(self, stream: str) -> bool:
         """Whether the server has lost acknowledgements: the mark is older than what may not be acknowledged yet."""
-        start, mark = self.checkpoint, self.marks[stream]
-        missing = sum([start.is_of_this_batch(stream), stream in start.unacknowledged])
-        is_older_yet = mark is not None and start.at[stream].number - mark.number > missing
+        start, standing = self.checkpoint, self.standing(stream)
+        unacknowledged = sum([start.is_of_this_batch(stream), stream in start.unacknowledged])
+        is_older_yet = standing.is_behind and standing.open_batches > unacknowledged
         return is_older_yet and self._is_all_committed(stream)

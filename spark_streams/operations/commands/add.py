@@ -215,7 +215,9 @@ def _lines(lines: Iterable[bytes]) -> Iterator[list[str]]:
 def _fields(line: bytes) -> list[str]:
     """Return the fields of a line: name, value, name, value … Raises SchemaError."""
     try:
-        value = json.loads(line.decode(), parse_int=_JsonNumber, parse_float=_JsonNumber, parse_constant=_JsonNumber)
+        value = json.loads(
+            line.decode("utf-8-sig"), parse_int=_JsonNumber, parse_float=_JsonNumber, parse_constant=_JsonNumber
+        )
         if not isinstance(value, Mapping):
             raise SchemaError("is not a JSON object; write one JSON object on each line")
         fields = [word for name, content in value.items() if content is not None for word in (name, _text(content))]

@@ -238,11 +238,11 @@ def begin_history(
     """Return the history of a query whose groups exist on these streams. begin: its first offset.
 
     Raises GroupExistsError if the streams have entries between the start and a group's position: neither the archive
-    nor the group would give them to the query. Raises GroupMissingError, ArchiveError, ServerError.
+    nor the group would give them to the query. Raises GroupMissingError, DataLossError, ArchiveError, ServerError.
     """
     server = client.server
     states, groups = snapshot.fetch_state(client, streams)
-    require_present(client, groups)
+    snapshot.require_groups(client, states, groups)
     starts = {stream: options.starting_offsets.value_for(stream) for stream in groups}
     afters = {stream: StreamId.parse(start) for stream, start in starts.items() if start != "$"}
     _begin_groups(client, begin, afters, states, groups)
@@ -309,13 +309,6 @@ def _begin_groups(
     }
     joined = {stream: snapshot.GroupChange(consumer=True, mark=mark) for stream, mark in marks.items()}
     snapshot.change_groups(client, joined)
-
-
-def require_present(client: GroupClient, groups: Mapping[str, snapshot.GroupState | None]) -> None:
-    """Raise GroupMissingError for the first of these groups that is missing."""
-    for stream, group in groups.items():
-        if group is None:
-            raise snapshot.missing(client, stream, stream_too=False)
 
 
 def require_unread(server: Server, archive: ArchiveTable, history: History) -> None:

@@ -144,20 +144,19 @@ def first_positions(
     """Return where a query without a checkpoint begins on streams that have the group: at its mark if a run has
     reserved entries above it before Spark logged an offset; else at the group, or where `restarts_at` says."""
     heads, states = snapshot.fetch_state(client, streams)
+    groups = snapshot.require_groups(client, heads, states)
     marks = snapshot.fetch_marks(client, streams)
     begun = {stream: mark.id for stream, mark in marks.items() if mark is not None and mark.is_begin}
     commands = [("XPENDING", stream, client.group, f"({begun[stream]}", "+", 1, client.consumer) for stream in begun]
     reserved = {stream for stream, reply in zip(begun, client.server.execute_all(commands), strict=True) if reply}
     positions: dict[str, StreamId] = {}
-    for stream, state in states.items():
-        if state is None:
-            raise snapshot.missing(client, stream, not heads[stream].exists)
+    for stream, group in groups.items():
         if restarts_at is not None and restarts_at.covers(stream):
             positions[stream] = _starting_position(restarts_at, stream, heads[stream])
         elif stream in reserved:
-            positions[stream] = min(begun[stream], state.last_delivered)
+            positions[stream] = min(begun[stream], group.last_delivered)
         else:
-            positions[stream] = state.last_delivered
+            positions[stream] = group.last_delivered
     return positions
 
 
@@ -204,10 +203,11 @@ def unused_start(client: GroupClient, positions: Mapping[str, StreamId], startin
     stream, start = differing[0], starts[differing[0]]
     seek_to = "earliest" if start == MIN_ID else "latest" if starting.value_for(stream) == "$" else start
     return (
-        f"group {client.group!r} already exists on stream {stream!r}{_and_more(len(differing) - 1)}. The query begins "
-        f"after entry {positions[stream]}, where the group stands. startingOffsets is not used: it applies to new "
-        f"groups. To begin elsewhere, stop the query, set the group ({seek_command(stream, client.group, seek_to)}), "
-        "and start it with a new checkpoint; or give the query a group of its own (option group)"
+        f"group {client.group!r} already exists on stream {stream!r}{_and_more(len(differing) - 1)}. The query reads "
+        f"what is pending for it, and goes on after entry {positions[stream]}, where the group stands. startingOffsets "
+        "is not used: it applies to new groups. To begin elsewhere, and read again what is in between, stop the query, "
+        f"set the group ({seek_command(stream, client.group, seek_to)}), and start it with a new "
+        "checkpoint; or give the query a group of its own (option group)"
     )
 
 

@@ -96,6 +96,11 @@ def entries_lost(
     )
 
 
+def notes_lost(stream: str, above: StreamId, record: str = "") -> Finding:
+    """Return the finding for lost notes of a batch, or for its lost record: at least one entry, for the key."""
+    return Finding(Kind.NOTES_LOST, stream, above=above, lost=1, is_exact=False, detail=record)
+
+
 class MessageContext(NamedTuple):
     """Words of a message. address: of the server; forgets: whether it loses its streams when its process ends."""
 

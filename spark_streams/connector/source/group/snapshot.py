@@ -20,7 +20,7 @@ from spark_streams.connector.operator_commands import delete_consumer_command
 from spark_streams.connector.source.commit_mark import Mark, committed_key
 from spark_streams.connector.source.group.recovery import Finding, Kind, MessageContext, Start, error_of, problem_of
 from spark_streams.connector.source.group_client import GroupClient, Membership
-from spark_streams.connector.source.offset import Range
+from spark_streams.connector.source.offset import Offset, Range
 from spark_streams.connector.wire.connection import Argument, Connection, Reply
 from spark_streams.connector.wire.replies import (
     is_busy_group,
@@ -198,6 +198,21 @@ def missing(client: GroupClient, stream: str, stream_too: bool, logged: StreamId
         f"{problem_of(finding, place).partition('. ')[0]}. Start the query again: the error then names the command "
         "that creates the group at the checkpoint. Or set failOnDataLoss=false: the query then creates it there"
     )
+
+
+def require_groups(
+    client: GroupClient,
+    heads: Mapping[str, StreamState],
+    groups: Mapping[str, GroupState | None],
+    logged: Offset | None = None,
+) -> dict[str, GroupState]:
+    """Return these groups, or raise the error of the first one that is missing. logged: the checkpoint."""
+    present: dict[str, GroupState] = {}
+    for stream, group in groups.items():
+        if group is None:
+            raise missing(client, stream, not heads[stream].exists, None if logged is None else logged[stream])
+        present[stream] = group
+    return present
 
 
 def _group_commands(member: Membership, stream: str) -> list[tuple[str, ...]]:

@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from spark_streams.base.ids import MIN_ID, StreamId
 from spark_streams.base.printable import printable
 from spark_streams.connector.errors import DataLossError, GroupMissingError
-from spark_streams.connector.source.group.recovery import DataLoss, Finding, Kind, entries_lost
+from spark_streams.connector.source.group.recovery import DataLoss, Finding, entries_lost, notes_lost
 from spark_streams.connector.source.group_client import GroupClient
 from spark_streams.connector.source.offset import Offset, Range
 from spark_streams.connector.source.partitioning import Part, pending_parts
@@ -128,8 +128,9 @@ class PoisonBatch:
         counts = {stream: sum(entries.count for entries in found) for stream, found in pending.items()}
         count = sum(counts.values())
         parts = {stream: end.ranges(stream) for stream in pending}
-        for stream, ranges in parts.items():
-            self._report_missing(stream, sum(entries.count for entries in ranges) - counts[stream])
+        for stream in end.taken_from:  # without a group, nothing of it is pending
+            held = sum(entries.count for entries in end.ranges(stream))
+            self._report_missing(stream, held - counts.get(stream, 0))
         name = state.piece_of(end.old)
         failure = fetch_failure(client.server, end)
         cause = failure if count == 1 else QueryFailure()
@@ -171,22 +172,19 @@ class PoisonBatch:
                     after = entries.last
         return pieces
 
-    def has_read(self, server: Server, settled: Settled) -> bool:
-        """Whether the tasks of the last batch were given its entries. If the record says that they were set aside, or
-        must say that they were read and is lost, which is reported, they stay pending. A batch whose offset names no
-        record may have one, too: if maxDeliveries was set after it had killed the query. Raises DataLossError."""
+    def has_read(self, server: Server, settled: Settled) -> tuple[bool, list[Finding]]:
+        """Return whether the tasks of the last batch were given its entries. If the record says that they were set
+        aside, or must say that they were read and is lost, they stay pending: the findings say what is lost. A batch
+        whose offset names no record may have one, too: if maxDeliveries was set after it had killed the query."""
         end = settled.checkpoint
         if not end.held:
-            return True
+            return True, []
         state = PoisonRecord(server, CachedPoisonState(), end).state
         if state.token != end.token:
             key = key_of("attempts", end).decode("utf-8", "replace")
             lost = [s for s in end.taken_from if end.record and settled.standing(s).is_open]
-            self.losses.report(
-                *(Finding(Kind.NOTES_LOST, s, above=end[s], lost=1, is_exact=False, detail=key) for s in lost)
-            )
-            return not end.record
-        return not state.narrowed and (state.runs > 0 or not end.record)
+            return not end.record, [notes_lost(s, end[s], key) for s in lost]
+        return not state.narrowed and (state.runs > 0 or not end.record), []
 
     # -- a batch is chosen ---------------------------------------------------------------------------------------
 

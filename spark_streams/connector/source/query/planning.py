@@ -17,7 +17,7 @@ from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.commit_mark import Mark
 from spark_streams.connector.source.group.compare import NOTHING_ABOVE, at_position, compare
 from spark_streams.connector.source.group.recovery import DataLoss, Finding, Kind, entries_lost
-from spark_streams.connector.source.group.snapshot import StreamSnapshot, fetch_snapshots, fetch_state, missing
+from spark_streams.connector.source.group.snapshot import StreamSnapshot, fetch_snapshots, fetch_state, require_groups
 from spark_streams.connector.source.group.streams import StreamSet
 from spark_streams.connector.source.group_client import GroupClient
 from spark_streams.connector.source.offset import Offset, Range, StreamOffset
@@ -169,14 +169,14 @@ class Planning:
 
     def _count_attempt(self, client: GroupClient, run: RunState, begin: Offset, end: Offset) -> tuple[bool, RunState]:
         """Count this run's attempt at a batch. After too many its entries are set aside. Return whether they were."""
-        self.streams.hold(client, end.streams)
+        self.streams.hold_batch(client, end)
         is_cut, poison_cache = self.poison.attempt(client, begin, end, run.poison)
         given = "" if is_cut or poison_cache.streams else end.token
         return is_cut, replace(run, poison=poison_cache, given=given, cut=end.token if is_cut else "")
 
     def _replayed(self, client: GroupClient, begin: Offset, batch: CurrentBatch) -> CurrentBatch:
         end = batch.end
-        self.streams.hold(client, end.streams)
+        self.streams.hold_batch(client, end)
         size = self.steps.run.admission.size
         replayed = ReplayedBatch(client, not self.losses.allowed, size)
         parts, findings = replayed.read(begin, end, batch.is_cut)
@@ -188,10 +188,7 @@ class Planning:
 
     def _require_groups(self, client: GroupClient, begin: Offset, end: Offset) -> None:
         """Raise the error of the first missing group. It names the command that creates it where the batch begins."""
-        heads, states = fetch_state(client, end.streams)
-        for stream, state in states.items():
-            if state is None:
-                raise missing(client, stream, not heads[stream].exists, begin[stream])
+        require_groups(client, *fetch_state(client, end.streams), logged=begin)
 
 
 def begun_with(begin: Offset, end: Offset) -> list[str]:

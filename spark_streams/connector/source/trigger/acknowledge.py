@@ -21,7 +21,7 @@ SETID) has not read what it has passed. So any stream may be swept at any time.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Self
@@ -31,7 +31,7 @@ from spark_streams.connector.counters import BAD, DEAD, RETRIED
 from spark_streams.connector.keys import is_returned
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.retention import RetentionState, Sweeper
-from spark_streams.connector.source.group.recovery import DataLoss, Finding, Kind, RunCounters, entries_lost
+from spark_streams.connector.source.group.recovery import DataLoss, Finding, RunCounters, entries_lost, notes_lost
 from spark_streams.connector.source.group.retries import Retries
 from spark_streams.connector.source.group.snapshot import StreamSnapshot, fetch_marks
 from spark_streams.connector.source.group_client import GroupClient
@@ -200,11 +200,13 @@ class Acknowledging:
         were acknowledged with them, and whether tasks were given the entries of the batch. A run asks for the record of
         a batch that it has not planned itself, and of its first one in any case."""
         asks = (bool(batch.start.record) or batch.settled.is_first) and batch.run.given != batch.start.token
-        # A server that has returned to before the batch was cut does not know it.
-        is_cut = batch.run.cut == batch.start.token != ""
-        is_read = not is_cut and (not asks or self.poison.has_read(client.server, batch.settled))
+        is_read, lost = True, list[Finding]()
+        if batch.run.cut == batch.start.token != "":  # a server that has returned to before that does not know it
+            is_read = False
+        elif asks:
+            is_read, lost = self.poison.has_read(client.server, batch.settled)
         token = batch.start.token if is_read else ""
-        return 0 if batch.is_acknowledged else self._post_notes(client, batch, token), is_read
+        return 0 if batch.is_acknowledged else self._post_notes(client, batch, token, lost), is_read
 
     def _after(self, batch: LoggedBatch) -> tuple[set[str], RunState]:
         """Return the streams to sweep with this batch, and what the run knows once it is acknowledged."""
@@ -220,21 +222,20 @@ class Acknowledging:
         if run.removes:
             self.removing.sweep(client, start, self.removing.due_later())
 
-    def _post_notes(self, client: GroupClient, batch: LoggedBatch, token: str) -> int:
+    def _post_notes(self, client: GroupClient, batch: LoggedBatch, token: str, findings: Sequence[Finding]) -> int:
         """Take the notes of the tasks: dead letters, missing entries, bad values. Return how many were acknowledged.
-        token: of the batch whose notes count; "" if its entries were set aside: a late task may have read them."""
+        token: of the batch whose notes count; "" if its entries were set aside: a late task may have read them.
+        findings: about its record."""
         start, read = batch.start, batch.start.taken_from
         may_miss = self.losses.allowed or batch.settled.is_first  # an earlier run may have had other options
         missing = fetch_missing(client, read, token) if may_miss else {}
         takes_all = self.options.mode == "DEADLETTER" or batch.settled.is_first or start.notes
         streams = start.streams if takes_all else read[:1]
         # Of a stream that was not in this batch, the server may have lost the last batch with its notes.
-        noting = {*read, *filter(batch.settled.is_behind, start.at)} if start.notes else ()
+        noting = {*read, *(s for s in start.at if batch.settled.standing(s).is_behind)} if start.notes else ()
         numbers = {stream: start.at[stream].number for stream in noting}
         noted, lost = noted_streams(client, streams, numbers)
-        # At least one entry, for the key.
-        lost_notes = [Finding(Kind.NOTES_LOST, s, above=start[s], lost=1, is_exact=False) for s in lost]
-        self.losses.report(*_missing_entries(start, missing), *lost_notes)
+        self.losses.report(*findings, *_missing_entries(start, missing), *(notes_lost(s, start[s]) for s in lost))
         delete_missing(client, missing)
         destination = LetterDestination(self.options.dead_letter_stream, self._retries)
         notes = collect(client, noted, token, destination, batch.settled.is_earlier)

@@ -155,28 +155,25 @@ class _Comparing:
         known = {} if self.run.acknowledged is None else self.run.acknowledged.at
         if any(Standing(known[stream], self.seen[stream].mark).is_open for stream in known.keys() & self.seen):
             self.known, self.run = known, self.run.unknown()  # the server was restored
-        findings: Mapping[str, Finding] = {}
+        losses, findings = self.observer.losses, dict[str, Finding]()
         for _ in range(_ROUNDS):
             moves = self._moves()
-            if not moves:
-                self._take_counts_of_server()
-                findings = self._confirmed_findings()
-                self.observer.losses.refuse(_reportable(findings))
+            findings = {} if moves else self._confirmed_findings()
+            losses.refuse(_reportable(findings))
             forgets_ranges = any(finding.kind is not Kind.ENTRIES_LOST for finding in findings.values())
             # A run that knows what it has read acknowledges while tasks run, unless the ranges are forgotten before.
-            is_open = not self.run.has_acknowledged(self.start)
+            is_open, entries = not self.run.has_acknowledged(self.start), 0
             if is_open and (moves or forgets_ranges or not self.run.is_known):
                 logged = LoggedBatch.of_run(self.client, self.start, self.run, self.seen)
                 self.run, entries = self.observer.acknowledging.at_once(self.client, logged)
-                if entries:
-                    self.observer.losses.report(*(found for found in findings.values() if found.is_unmarked))
-                    self.seen = self._snapshots(self.streams)
-                    continue
+            if entries:  # missing marks are written; what else was found may have changed
+                moves, findings = {}, {stream: found for stream, found in findings.items() if found.is_unmarked}
+            losses.report(*_reportable(findings))
             if moves:
                 self._follow(moves)
-            elif findings:
+            elif findings and not entries:
                 self._repair(findings)
-            else:
+            elif not entries:
                 return self._agreed()
             self.seen = self._snapshots(self.streams)
         raise self._still_changes(findings)
@@ -280,6 +277,7 @@ class _Comparing:
 
     def _confirmed_findings(self) -> dict[str, Finding]:
         """Return the finding of each stream that has one. `seen` has shown it."""
+        self._take_counts_of_server()
         while True:
             found = self._findings(self.seen)
             alone = [stream for stream, finding in found.items() if finding.group_use is GroupUse.ALONE]
@@ -325,8 +323,7 @@ class _Comparing:
         return replace(finding, is_harmless=proved)
 
     def _repair(self, findings: Mapping[str, Finding]) -> None:
-        """Report the findings, and apply the rule."""
-        self.observer.losses.report(*_reportable(findings))
+        """Apply the rule."""
         before, repairs = self.start, dict[str, Repair]()
         for stream, finding in findings.items():
             if not finding.is_left:
@@ -344,6 +341,7 @@ class _Comparing:
         gone = {stream for stream in findings if stream not in repairs and stream not in there}
         if gone:
             self.observer.stream_set.leave(gone)
+            self.client.server.execute_all([("DEL", self.client.mark_key(s)) for s in sorted(gone)])
             start = start.without(gone)
             self.streams = [stream for stream in self.streams if stream not in gone]
         is_corrected = self.run.is_corrected

@@ -314,7 +314,7 @@ def exporter(
         else:
             stop = threading.Event()
             with shared.on_signals(lambda *_: stop.set()):
-                tell(f"metrics of {address} at http://{host}:{page.port}/metrics")
+                tell(f"metrics of {address} at http://{f'[{host}]' if ':' in host else host}:{page.port}/metrics")
                 stop.wait()
     finally:
         page.close()

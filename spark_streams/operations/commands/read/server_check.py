@@ -165,11 +165,8 @@ def doctor(server_url: str | None, names: tuple[str, ...], uses: tuple[str, ...]
     about: dict[str, object]
     if address.is_cluster:
         cluster, findings = examine_cluster(address, uses or USES, names)
-        used, about, print_all = (
-            cluster.used_memory,
-            {"cluster": _about_cluster(cluster)},
-            partial(show_cluster, cluster),
-        )
+        used, about = cluster.used_memory, {"cluster": _about_cluster(cluster)}
+        print_all = partial(show_cluster, cluster)
     else:
         with connect(address) as server:
             [node] = server.nodes()

@@ -459,6 +459,26 @@ def test_entries_that_were_deleted_before_their_batch_is_cut_are_counted_once(
 
 
 @pytest.mark.usefixtures("sixteenths")
+def test_entries_whose_group_is_missing_when_their_batch_is_cut_are_counted(
+    server: Server, client: redis.Redis
+) -> None:
+    """They are not pending any more, so no piece has them."""
+    lenient = {**LETTERS, "failOnDataLoss": "false", "streams": "s,t"}
+    add(client, 32)
+    add(client, 3, "t", first=32)
+    one = reader(server, **lenient)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    one.partitions(start, end)
+    client.xgroup_destroy("t", "g")
+    read(reader(server, **lenient), start, end)
+    again = reader(server, **lenient)
+    assert read(again, start, end) == []
+    assert sorted(n for batch in drain(again, start=end) for n in batch) == list(range(32))
+    assert again.reportLatestOffset()["lost"] == {"t": 3}
+
+
+@pytest.mark.usefixtures("sixteenths")
 def test_entries_that_were_deleted_before_their_batch_is_cut_are_an_error_until_they_are_accepted(
     server: Server, client: redis.Redis
 ) -> None:
@@ -696,3 +716,19 @@ def test_pieces_of_two_streams_whose_entries_have_the_same_ids_are_different(
     expected = {n for n in range(128 + 2 * starts) if n != 1}
     assert sorted(query.rows) == sorted(expected)
     assert query.lost == 0
+
+
+@pytest.mark.parametrize("options", [{}, {"claimIdle": "1ms"}], ids=["", "claimIdle"])
+def test_restarts_add_two_to_the_servers_count_at_most(
+    server: Server, client: redis.Redis, options: dict[str, str]
+) -> None:
+    """The limit counts the runs that an entry has killed, and not how often the server has delivered it."""
+    add(client, 40)
+    query = Supervised(server, {7}, maxDeliveries="4", **options)
+    counts = []
+    while not query.start():
+        counts.append(max(int(one["times_delivered"]) for one in client.xpending_range("s", "g", "-", "+", 40)))
+        time.sleep(0.002)
+    assert len(counts) > 8
+    assert max(counts) <= 1 + 2
+    assert dead_letters(client) == [7]
