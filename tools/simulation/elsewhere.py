@@ -76,6 +76,8 @@ class Elsewhere:
         lease = ConsumerLease(address, GROUP, consumer, replace(TERMS, processes=processes))
         others = self._sessions_of(streams, CONSUMER, world.process) if world.query.running else set()
         self._sessions |= others
+        self._renewed = 0.0  # a thread of the query has renewed it also while a reply was late
+        self._renew()
         try:
             with connect(address) as server:
                 lease.hold(server, sorted(streams))
