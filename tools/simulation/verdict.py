@@ -228,6 +228,8 @@ def _judge_pending(world: World, streams: Iterable[str], at_last: bool = False) 
             found = Facts(entry.place, is_pending=True)
             if not at_last and entry.shuffled:
                 found.may_wait |= {Reason.WITH_THE_NEXT}
+            if entry.removed_by and seen.position is not None and entry.key > id_key(seen.position):
+                found.may_wait |= {Reason.NOT_PASSED_YET}
             if entry.id in later:
                 found.may_wait |= {Reason.WAITS_FOR_THE_CLOCK}
             facts.append(found)
