@@ -209,6 +209,8 @@ def _facts_at_peace(world: World, entry: Entry, is_lenient: bool) -> Facts:
         facts.may_miss |= {Reason.MOVED_FIRST}
     if not entry.settled and Reason.EARLY in entry.excuses:
         facts.may_count |= {Reason.EARLY}
+    if not entry.settled and entry.removed_unacknowledged and Reason.DROPPED in entry.excuses:
+        facts.may_count |= {Reason.DROPPED}  # nobody knows that it would have been
     if not entry.settled and entry.looked_for and (facts.rows or Reason.DROPPED in entry.excuses):
         facts.may_count |= {Reason.MISSED_BY_ONE}
     return facts
