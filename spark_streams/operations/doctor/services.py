@@ -50,7 +50,7 @@ def check_service(facts: ServerFacts) -> Findings:
     effects += ["a query does not warn if the server evicts keys"] if "INFO" in unasked else []
     if name:
         effect = "; ".join(effects) or "its operator decides about limits, memory and persistence"
-        remedy = "see what works there: rstream help servers"
+        remedy = "use the service's console in place of CONFIG SET; rstream help servers says what works there"
         yield ServerFinding(Level.NOTE, "service", f"probably {name} ({reason})", effect, remedy)
     elif unasked:
         observation = f"{facts.user or 'this user'} may not run {' and '.join(unasked)}"
