@@ -273,6 +273,77 @@ def test_rows_are_missing_if_a_task_is_killed_before_it_knows_that_its_stream_wa
     assert set(numbers(server)) == set(range(10, 20))
 
 
+@pytest.mark.parametrize("reads_past", [False, True])
+def test_what_is_removed_unread_is_not_noticed_if_another_consumer_reads_past_it(
+    engine_server: Server, reads_past: bool
+) -> None:
+    """Redis 7.0 counts wrong then, and it is noticed."""
+    server, client = engine_server, engine_server.client(decode_responses=True)
+    client.flushall()
+    add(client, 2)
+    client.xgroup_create("s", "g", "0")
+    client.xgroup_createconsumer("s", "g", "bob")
+    one = reader(server, limits=NEVER_AHEAD)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    assert read(one, start, end) == [0, 1]
+    assert one.latestOffset(end, ALL) == end
+    ids = add(client, 4, first=2)
+    client.xdel("s", ids[0])
+    if reads_past:
+        client.xreadgroup("g", "bob", {"s": ">"}, count=1)
+        assert drain(one, start=end) == [[4, 5]]
+    else:
+        with pytest.raises(DataLossError, match="at least 1 entry"):
+            drain(one, start=end)
+
+
+LEFT = {  # what others do in the group of a query that was alone, before it looks again
+    "have finished": ((), [[2, 3, 4]], None),
+    "have finished and deleted": (("delete",), [[]], {"s": 3}),
+}
+
+
+@pytest.mark.parametrize("what", LEFT)
+def test_others_who_join_read_and_leave_stop_the_query_without_need(
+    server: Server, client: redis.Redis, what: str
+) -> None:
+    """A lenient query reads again what they have finished. If they have deleted it, too, the number is wrong."""
+    more, found, lost = LEFT[what]
+    add(client, 2)
+    one = reader(server, limits=NEVER_AHEAD)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    assert read(one, start, end) == [0, 1]
+    assert one.latestOffset(end, ALL) == end
+    ids = add(client, 3, first=2)
+    client.xreadgroup("g", "bob", {"s": ">"})
+    client.xack("s", "g", *ids)
+    if more:
+        client.xdel("s", *ids)
+    client.xgroup_delconsumer("s", "g", "bob")
+    with pytest.raises(DataLossError, match="the entries in between are not pending"):
+        one.latestOffset(end, ALL)
+    lenient = reader(server, limits=NEVER_AHEAD, **LENIENT)
+    assert drain(lenient, start=end) == found
+    assert lenient.reportLatestOffset().get("lost") == lost
+
+
+def test_an_entry_whose_acknowledgement_alone_is_lost_is_a_dead_letter_twice(
+    server: Server, client: redis.Redis
+) -> None:
+    ids = add(client, 1)
+    client.xgroup_create("s", "g", "0")
+    client.xreadgroup("g", "bob", {"s": ">"})
+    claims = {"claimIdle": "20ms", "maxDeliveries": "3", "deadLetterStream": "dead"}
+    for letters in (1, 2):  # the server has lost the acknowledgement of the first one
+        claim(client, "bob", ids[0], "RETRYCOUNT", 3, "FORCE")
+        time.sleep(0.03)
+        assert drain(reader(server, **claims)) == []
+        assert client.xlen("dead") == letters
+        assert pending_count(client) == 0
+
+
 def test_a_batch_of_a_job_that_has_ended_is_lost_in_silence(server: Server) -> None:
     """`df.write`: no batch follows that would notice it."""
     checked = options(server.url)
