@@ -64,8 +64,6 @@ def show_help(topic: str | None) -> None:
     """Show a page of the guide or of the reference, without a network. Without TOPIC: list the topics. With
     options#NAME: show one option.
 
-    Messages name topics. For the options of a command run rstream COMMAND --help.
-
     \b
     Examples:
       rstream help

@@ -104,7 +104,7 @@ def claim(
     """Hand pending entries of one consumer to another consumer of the group (XCLAIM). Delivery counts do not change.
 
     --from must not be a running query. --to may be one: with its next batch it reads the claimed entries up to its
-    committed position. Its checkpoint stays in use. Later entries stay with their consumer.
+    committed position. Later entries stay with their consumer.
 
     \b
     deleted  entries that were deleted from the stream; Redis 7 and later also remove them from the pending list
@@ -230,8 +230,6 @@ def release(
     Released entries are pending without a consumer. The next query of the group takes them at once, without
     `claimIdle`. With --mode fatal they become dead letters if that query has a dead-letter stream; otherwise they stay
     pending.
-
-    The consumer of a running query is refused.
 
     \b
     Examples:

@@ -65,7 +65,7 @@ def top(
     acked/s   entries per second that the group acknowledges
 
     The group that is furthest behind comes first, groups without a read in the last day come last. With --json the
-    command prints one line for each snapshot. Nothing on the server changes.
+    command prints one line for each snapshot.
 
     \b
     Examples:
@@ -276,10 +276,10 @@ def exporter(
     dead letters by reason. No query needs to run.
 
     STREAM is a name, or a pattern with * ? []; default: all streams. A scrape takes a snapshot of the server. While the
-    server does not answer, rstream_server_up is 0 and the other metrics are missing; the exporter keeps running.
-    Nothing on the server changes. Ctrl-C and SIGTERM end the exporter with exit code 0.
+    server does not answer, rstream_server_up is 0, and other metrics are missing. Ctrl-C and SIGTERM end the exporter
+    with exit code 0.
 
-    `rstream init alerts` and `rstream init grafana` write alert rules and a dashboard for these metrics.
+    `rstream init alerts` and `rstream init grafana` write rules and a dashboard for them.
 
     \b
     Examples:
