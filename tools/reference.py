@@ -150,7 +150,7 @@ def _error(error: type[errors.RStreamError]) -> str:
 
 
 # Options that mean the same wherever they occur: docs/reference/commands.md prints them once.
-NAMED_BY_COMMANDS = ("--url", "--json", "--yes")  # each command also names those that it has
+NAMED_BY_COMMANDS = ("--url", "--json", "--yes")  # each command also names those that it has, without --url
 CONNECTION_OPTIONS = ("--username", "--password-file", "--credential-provider", "--reply-timeout")  # with each --url
 
 DECODE_OPTIONS = (
@@ -224,7 +224,7 @@ def _command(path: str, command: click.Command, level: int, known: Sequence[str]
     if own := [row for name, row in rows.items() if name not in elsewhere and row not in known]:
         parts.append(_table(own))
     shown = _runs([name for name, row in rows.items() if row in known], [*map(_name_in, known)])
-    shown += [f"`{name}`" for name in NAMED_BY_COMMANDS if name in rows]
+    shown += [f"`{name}`" for name in NAMED_BY_COMMANDS[1:] if name in rows]
     if "--decode" in rows:
         shown.append("the [options of decoding](commands.md#options-of-decoding)")
     if shown:
@@ -296,7 +296,7 @@ def _escaped(text: str) -> str:
 
 def _names(option: click.Option) -> str:
     names = ", ".join(f"`{name}`" for name in [*option.opts, *option.secondary_opts])
-    return names if option.is_flag else f"{names} `{option.metavar or option.type.name.upper()}`"
+    return names if option.is_flag else f"{names} `{option.metavar or option.type.name.upper().removesuffix(' RANGE')}`"
 
 
 def _about(option: click.Option) -> str:

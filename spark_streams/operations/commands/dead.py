@@ -272,7 +272,6 @@ def purge(stream: str, limit: int | None, yes: bool, url: str, as_json: bool, **
 
     \b
     Examples:
-      rstream dead purge orders:dead --older 30d
       rstream dead purge orders:dead --older 30d --yes
     """
     from spark_streams.connector.admin.dead_letters import purge as delete

@@ -107,7 +107,6 @@ def redrive(
 
     \b
     Examples:
-      rstream dead redrive orders:dead
       rstream dead redrive orders:dead --allow orders --reason decode --rate 2000 --yes
       rstream dead redrive orders:dead --id 1795163834542-0 --set amount=12.50 --unset note --yes
       rstream dead redrive orders:dead --field customer=ann --to orders:retry --transform repairs:amounts --yes

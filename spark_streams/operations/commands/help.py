@@ -66,9 +66,7 @@ def show_help(topic: str | None) -> None:
 
     \b
     Examples:
-      rstream help
       rstream help troubleshooting
-      rstream help access
       rstream help options#startingOffsets
     """
     known = topics()

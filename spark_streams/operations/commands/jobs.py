@@ -79,9 +79,7 @@ def init(name: str, output: str | None, stream: str | None, null_value: str | No
     \b
     Examples:
       rstream init etl --stream orders
-      rstream init query --stream orders
       rstream init etl --stream orders --null-value NA,null
-      rstream init archive -o /etc/rstream/archive.toml
       rstream init alerts -o /etc/prometheus/rstream-alerts.yml
     """
     from spark_streams.jobs.sample_config import file_name, sample_config

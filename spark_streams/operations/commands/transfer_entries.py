@@ -254,7 +254,6 @@ def import_file(
 
     \b
     Examples:
-      rstream import orders.parquet orders
       rstream import orders.jsonl orders --yes
       rstream export orders - --url redis://prod:6379 | rstream import - sample --limit 100 --yes
     """
@@ -329,7 +328,6 @@ def export(stream: str, file: str, with_groups: bool, url: str, as_json: bool, *
     Examples:
       rstream export orders orders.parquet
       rstream export orders - --last 100 | jq .fields.amount
-      rstream export orders yesterday.jsonl --from 2026-11-20 --to 2026-11-21
       rstream export orders incident.jsonl --with-groups --last 1000
     """
     from spark_streams.base.ids import MIN_ID

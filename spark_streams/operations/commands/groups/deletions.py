@@ -53,7 +53,6 @@ def delete(names: tuple[str, ...], consumer: str | None, forget_pending: bool, o
     \b
     Examples:
       rstream groups delete orders --group etl
-      rstream groups delete 'orders:*' --group etl --yes
       rstream groups delete orders --group etl --consumer bob --yes
     """
     if forget_pending and consumer is None:
@@ -224,7 +223,6 @@ def prune(
 
     \b
     Examples:
-      rstream groups prune --idle 7d
       rstream groups prune --idle 1d --group 'nb-*' 'orders:*' --yes
       rstream groups prune --idle 7d --hold
       rstream groups prune --idle 1d --consumers --yes

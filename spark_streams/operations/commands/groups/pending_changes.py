@@ -113,7 +113,6 @@ def claim(
     \b
     Examples:
       rstream groups claim orders --group etl --from bob --to spark --idle 5m
-      rstream groups claim orders payments --group etl --from bob --to ann --yes
       rstream groups claim orders --group etl --released --to ann
     """
     from spark_streams.operations.groups.pending_entries import Claimed
@@ -234,7 +233,6 @@ def release(
     \b
     Examples:
       rstream groups release orders --group etl --consumer bob
-      rstream groups release orders --group etl --consumer bob --mode silent --yes
       rstream groups release orders --group etl --consumer bob --id 1795163834542-0 --mode fatal --yes
     """
     from spark_streams.operations.groups.pending_entries import Released

@@ -59,7 +59,6 @@ def groups() -> None:
     \b
     Examples:
       rstream groups                     all groups of all streams
-      rstream groups orders payments
       rstream groups seek orders --group etl --to 1h
     """
 
@@ -81,7 +80,6 @@ def list_(names: tuple[str, ...], url: str, as_json: bool) -> None:
     \b
     Examples:
       rstream groups
-      rstream groups orders payments
     """
     from spark_streams.connector.lag.survey import trimmed_line, view_streams
 
@@ -140,7 +138,6 @@ def seek(names: tuple[str, ...], target: GroupTarget, consumers: tuple[str, ...]
     \b
     Examples:
       rstream groups seek orders --group etl --to 1h
-      rstream groups seek 'orders:*' --group etl --to latest --yes
       rstream groups seek orders --group etl --to=-1000 --yes --json
     """
     from spark_streams.connector.admin.groups import find_query_keys
@@ -209,7 +206,6 @@ def create(
     \b
     Examples:
       rstream groups create orders --group audit --start earliest --yes
-      rstream groups create orders --group audit --start 1h
       rstream groups create new --group audit --mkstream --yes
     """
     from spark_streams.operations.groups.change_plan import effect

@@ -163,8 +163,6 @@ def lag(
 
     \b
     Examples:
-      rstream lag
-      rstream lag orders --group billing --json
       rstream lag orders --over 1m
       rstream lag orders --group billing --max 10000 --max-seconds 60 || send-alert
     """

@@ -69,7 +69,6 @@ def top(
 
     \b
     Examples:
-      rstream top
       rstream top orders payments --every 5s
       rstream top --once
       rstream top --json --for 1m > lag.jsonl
@@ -283,7 +282,6 @@ def exporter(
 
     \b
     Examples:
-      rstream exporter
       rstream exporter orders 'payments-*' --host 0.0.0.0 --port 9405
       rstream exporter --once | grep lag_seconds
     """  # fmt: skip

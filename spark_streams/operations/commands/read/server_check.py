@@ -152,7 +152,6 @@ def doctor(server_url: str | None, names: tuple[str, ...], uses: tuple[str, ...]
     \b
     Examples:
       rstream doctor redis://redis.internal:6379/0 --stream orders --for reading
-      rstream doctor redis+cluster://a:6379,b:6379
       rstream doctor --json | jq '.findings[] | select(.level == "danger")'
       rstream doctor || send-alert
     """

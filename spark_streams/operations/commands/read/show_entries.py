@@ -80,7 +80,6 @@ def show(
 
     \b
     Examples:
-      rstream show orders
       rstream show orders 1795163834542-0
       rstream show orders --last 1 --json
       rstream show orders --decode payload --registry https://registry.internal:8081
@@ -159,7 +158,6 @@ def tail(names: tuple[str, ...], follow: bool, count: int, group: str | None, ur
 
     \b
     Examples:
-      rstream tail orders
       rstream tail orders payments -f -n 0
       rstream tail 'orders:*' -f --json | jq .fields.amount
       rstream tail orders --group etl
@@ -406,7 +404,6 @@ def where(
     Examples:
       rstream where orders 1795163834542-0
       rstream where orders:dead 1795163901007-0
-      rstream where orders 1795163834542-0 1795163834542-1 --json
       rstream where orders 1795163834542-0 --checkpoint checkpoints/etl --table lake/orders
       rstream where orders 1795163834542-0 --archive lake/archive
     """

@@ -36,7 +36,6 @@ def streams(url: str, as_json: bool) -> None:
     \b
     Examples:
       rstream streams
-      rstream streams --url redis://user:password@host:6379/0
       rstream streams --json | jq '.[] | select(.length > 1000000) | .stream'
     """
     from spark_streams.connector.lag.survey import view_streams
@@ -102,8 +101,6 @@ def pending(
 
     \b
     Examples:
-      rstream pending
-      rstream pending orders --group billing --entries 20
       rstream pending orders --group billing --entries 1000 --idle 10m --json
     """
     if entries is None:
