@@ -68,15 +68,18 @@ THEIRS = {
     "flag": {
         "Spark": "--full-refresh-all --packages --py-files --supervise",
         "Glue": "--additional-python-modules",
+        "gcloud": "--auth-mode=iam-auth --authorization-mode=iam-auth",
     },
     "error": {
         "Java": "StackOverflowError",
+        "boto3": "NoCredentialsError",
+        "google-auth": "DefaultCredentialsError RefreshError",
         "pyiceberg": "CommitFailedError",
         "redis-py": "BusyLoadingError",
     },
     "key": {"scripts/run": "demo", "a secret of Kubernetes": "url"},
     "column": {
-        "Python": "__repr__ _sock",
+        "Python": "__repr__",
         "Spark": "__python_accumulator__",
         "an engine's PySpark": "_engine_pyspark",
     },

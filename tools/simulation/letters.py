@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spark_streams.connector.deadletter.envelope import FIELDS, MARK
+from spark_streams.connector.deadletter.mover import KEPT_MS
 from spark_streams.connector.deadletter.post import DEAD_LETTER_LIMITS
 from spark_streams.connector.deadletter.redrive import DeadLetterRedrive
 from spark_streams.connector.deadletter.redrive_plan import PARKED, RedriveOptions
@@ -26,14 +27,16 @@ from spark_streams.connector.errors import (
 from spark_streams.connector.keys import key_beside, retry_stream, returned_stream
 from spark_streams.connector.options.parsers import MOST_DELAYS
 from spark_streams.connector.wire.address import Address
-from spark_streams.operations.verify.history import id_key
+from spark_streams.operations.verify.history import Place, id_key
 from tools.simulation.actor import Actor, Killed
+from tools.simulation.at_peace import unnoticed
+from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.model import Entry
 from tools.simulation.options import DEAD, long_delays
 from tools.simulation.reasons import Reason
 from tools.simulation.threads import PATIENCE, TERMS
 from tools.simulation.verdict import kind_of
-from tools.simulation.world import GROUP, World, shape
+from tools.simulation.world import CONSUMER, GROUP, World, shape
 
 _ENVELOPE = frozenset(name.decode() for name in FIELDS)
 _MARK = MARK.decode()
@@ -86,6 +89,7 @@ class Letters:
         self.all: dict[str, Letter] = {}
         self._sources: dict[int, Letter] = {}  # by the number of the entry that was made of it
         self._due: dict[tuple[str, int, str], int] = {}  # when entries that wait are read again: Unix milliseconds
+        self._not_noted = set[Place]()  # entries whose note stays, although they have a dead letter
         self._forgotten = set[int]()  # of these, what a server that was set back has not: it may give their IDs again
 
     def observe(self) -> None:
@@ -105,14 +109,18 @@ class Letters:
 
     def check_delays(self) -> None:
         """Check, while the query is idle, that entries wait for a retry as long as their delay by the server's clock,
-        and no longer: unless the clock was moved, or keys were lost."""
+        and no longer: unless the clock was moved, or keys were lost. Documented (dead-letters.md): nor those of a
+        stream that its pattern no longer found when it began."""
         world, options = self._world, self._world.query.options
         delays = [1000 * int(delay) for delay in long_delays(options.get("retryDelay", ""))]
         ever = {event for stream in world.model.streams.values() for event in stream.ever}
         if delays == [0] or "noAck" in options or any(one in _KEYS_LOST or "evicted" in one for one in ever):
             self._due = {}
             return
-        now, reads = world.server.core.clock.unix_ms(), [*world.query.reads()]
+        now, reads = world.server.core.clock.unix_ms(), {*world.query.reads()}
+        if "streamsPattern" in options:
+            with unnoticed(world):
+                reads &= {*world.query.began_with, *(name for name in reads if world.see(name).exists)}
         waits = {
             (name, attempts, entry_id): id_key(entry_id)[0] + delays[min(attempts, len(delays)) - 1]
             for name in world.names()
@@ -166,6 +174,20 @@ class Letters:
             else:
                 self._add(entry_id, fields)
 
+    def note_is_refused(self, command: str, key: str, *words: str) -> None:
+        """A right is missing within a transaction whose other commands are done. Documented: it is repeated."""
+        if command == "HSET" and key.startswith("rstream:redriven:"):
+            for letter in (self.all[one] for one in words[::2] if one in self.all):
+                letter.may_repeat = True
+        notes = re.fullmatch(rf"rstream:notes:\{{(.+?)\}}:(?:(.+):)?{GROUP}:{CONSUMER}", key)
+        if command == "HSET" and notes is not None:
+            of = notes[2] or notes[1]
+            with unnoticed(self._world):
+                for entry_id in (field.rpartition(" ")[2] for field in words[::2]):
+                    found = dict(self._world.client.xrange(of, entry_id, entry_id))
+                    of_retry = found.get(entry_id, {})
+                    self._not_noted.add((of_retry.get("dl.stream", of), of_retry.get("dl.id", entry_id)))
+
     def explains(self, error: DecodeError) -> bool:
         """Whether mode FAILFAST must raise this."""
         entries = self._world.model.entries.values()
@@ -190,6 +212,9 @@ class Letters:
         if entry.n in world.model.sunk and not entry.repeat_reasons and world.setup.sink == "recorder":
             world.fail(kind_of(world, "a dead letter and a row", [entry]), f"entry {entry.n} is in both")
         others = [one for one in self.all.values() if one.entry is entry and one is not letter]
+        if others and entry.place in self._not_noted:
+            world.used[frozenset({Reason.NOTE_REFUSED})] += 1
+            others = []
         ever = world.model.stream(entry.stream).ever
         if others and not entry.fits and not entry.repeat_reasons and not (_READ_AGAIN & ever):
             world.fail(kind_of(world, "two dead letters", [entry]), f"entry {entry.n}: {others[0].id} and {entry_id}")
@@ -199,6 +224,7 @@ class Letters:
         world = self._world
         own = {field_name: value for field_name, value in fields.items() if field_name != _MARK}
         copy = world.model.add(name, entry_id, own)
+        world.is_added(copy)
         letter = next((one for one in self.all.values() if f" {DEAD}/{one.id} " in fields[_MARK]), None)
         if letter is None:
             world.fail(f"sent back without a dead letter | {world.query.mode}", f"{entry_id} of {name}: {fields}")
@@ -273,7 +299,8 @@ _REFUSAL_ALLOWED = ("evicted redrive", "evicted redriven", "evicted lease", "evi
 
 @dataclass
 class Process:
-    """One process. before: dead letters that existed when it began; may_fail: the server was away meanwhile."""
+    """One process. before: dead letters that existed when it began; may_fail: the server was away meanwhile; since:
+    when it began to stand still (milliseconds of the server's clock); is_over: its state has expired since."""
 
     number: int
     options: RedriveOptions
@@ -281,6 +308,8 @@ class Process:
     before: list[Letter]
     may_fail: bool = False
     has_worked: bool = False
+    since: int = 0
+    is_over: bool = False
 
 
 class Redrives:
@@ -320,6 +349,7 @@ class Redrives:
         # One that stood still may go on until its successor has written its own state.
         is_refused = not process.has_worked and any(self._holds_lease(other) for other in self.standing)
         process.has_worked = True
+        process.is_over |= process.since > 0 and self._now() - process.since >= KEPT_MS
         self._working, world.pauses = process, 0
         process.may_fail |= world.away
         world.letters.observe()
@@ -333,6 +363,7 @@ class Redrives:
         if process.actor.done:
             self._judge(process)
             return
+        process.since = self._now()
         self.standing.append(process)
         has_begun = world.client.exists(key_beside(DEAD, "redrive"))
         if has_begun and not world.client.exists(_LEASE) and not self._has_lost_keys():
@@ -382,7 +413,7 @@ class Redrives:
         if error is None:
             self._check_nothing_left(process)
         elif isinstance(error, RedriveTakenError):
-            if not self.may_meet and not self._has_lost_keys():
+            if not (self.may_meet or process.is_over or self._has_lost_keys()):
                 world.fail(f"a redrive is refused | {shape(error)}", error.message)
         elif isinstance(error, StreamMissingError):
             if process.before and world.client.exists(DEAD):  # else the stream may have come after it had looked
@@ -407,6 +438,10 @@ class Redrives:
         left = [letter.id for letter in process.before if not letter.is_gone and id_key(letter.id) <= bound]
         if left:
             self._world.fail("a redrive leaves dead letters", f"{left}; {process.actor.result}")
+
+    def _now(self) -> int:
+        server = self._world.server
+        return server.core.clock.unix_ms() if isinstance(server, ProcessServer) else 0
 
     def _has_lost_keys(self) -> bool:
         ever = {event for stream in self._world.model.streams.values() for event in stream.ever}

@@ -14,6 +14,8 @@ from tools.simulation.reasons import Reason
 
 # A cause that lasts until the checkpoint names the stream: its commit mark may be of the checkpoint before.
 OTHER_CHECKPOINT = "another checkpoint was used"
+# Others have had entries of the group: since then the query may not know what it has read.
+OTHERS = {"others read", "entries taken from us"}
 RETURNED = "evicted returned"  # the query may stop without need when it has the stream again (a row under Limits)
 # What the query has removed itself (onCommit), and an older copy of the checkpoint, or of the commit log, has not read.
 REMOVED_ITSELF, REMOVED_WITH_COMMIT = "removed by the query", "removed by the query, and its commit is lost"

@@ -500,6 +500,8 @@ def refuse(world: World, step: Step) -> None:
             return False
         refused -= 1
         world.away = True
+        if request.place == "within":
+            world.letters.note_is_refused(*(word.decode("utf-8", "replace") for word in request.words))
         world.tell(f"      refused {request.place}: {b' '.join(request.words)[:90].decode('utf-8', 'replace')}")
         if refused == 0:
             refusals.end()

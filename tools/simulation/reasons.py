@@ -182,6 +182,11 @@ class Reason(StrEnum):
     )
     DELETED_AHEAD = "deleted ahead of a shared group", "`XDEL` of an entry above the position of a shared group"
 
+    NOTE_REFUSED = (
+        "the server has refused the note on its dead letter",
+        "writes the dead letter, or sends the entries back, again",
+    )
+
     # -- who writes other consumers of the group -----------------------------------------------------------------------
 
     REMOVED_AMID = (

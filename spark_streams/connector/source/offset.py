@@ -109,8 +109,8 @@ class StreamOffset(NamedTuple):
     added: int = 0
     # Lost entries that the server does not count as read by the group.
     missed: int = 0
-    # Entries that a shared group had read, as the server knew them. If it knows fewer later, or no number, it has
-    # forgotten them (FACTS R90).
+    # Entries that a shared group had read up to the position, or fewer, as the server knew them. If it knows fewer
+    # later, or no number, it has forgotten them (FACTS R90).
     group_read: int = 0
 
     @classmethod

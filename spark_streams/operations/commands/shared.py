@@ -54,9 +54,8 @@ class CommandGroup(click.Group):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            typed = next((word for word in args if word in self.commands), None)
-            if typed and any(error.option_name in param.opts for param in self.commands[typed].params):
-                error.message += f" Write it behind the command: {ctx.command_path} {typed} {error.option_name} …"
+            for typed in [word for word in args if word in self.commands][:1]:
+                error.message += f" Options stand behind the command: {ctx.command_path} {typed} {error.option_name} …"
             raise
 
     def main(self, *args: Any, **kwargs: Any) -> NoReturn:

@@ -129,7 +129,8 @@ def _lacking(who: str, user: str, uses: Sequence[str], lacks: Missing) -> Server
     if lacks.rights == (_SILENCE,):
         return ServerFinding(
             Level.NOTE, "rights", f"replies cannot be suppressed for {who} (CLIENT REPLY)",
-            "a query works; each entry is also sent to its driver, which drops it", f"if possible, grant {_SILENCE}",
+            "a query works; each entry is also sent to its driver, which drops it (1 kB: 2 µs)",
+            f"if possible, grant {_SILENCE}",
         )  # fmt: skip
     return ServerFinding(
         Level.WARNING, "rights", f"{who} lacks rights for {_listed(uses)}: {rights}{unknown}",

@@ -18,11 +18,12 @@ _HOSTS = (
     (r"\.upstash\.io", "Upstash"),
     (r"\.aivencloud\.com", "Aiven"),
 )
-# By what they refuse besides CONFIG. (A user with few rights may not ask for the slow log, either.)
+# By what they refuse besides CONFIG. (A user with few rights may not list clients, either.)
 _REFUSING = {
-    frozenset[str](): "ElastiCache or MemoryDB",
-    frozenset(("ACL", "COMMAND", "LASTSAVE")): "Memorystore for Redis",
-    frozenset(("ACL", "LASTSAVE", "ROLE")): "Memorystore for Valkey",
+    frozenset[str](): "ElastiCache, MemoryDB or Tair",
+    frozenset(("ACL",)): "Azure Cache for Redis",
+    frozenset(("ACL", "COMMAND", "LASTSAVE")): "Aiven",
+    frozenset(("ACL", "LASTSAVE")): "Memorystore",
 }
 # What cannot be checked if the user may not run a command.
 _UNKNOWN = {"INFO": "memory, persistence and replicas", "CONFIG": "limits and flush intervals"}

@@ -290,7 +290,10 @@ class Source:
             missed = read - look.entries_read
         checkpoint = start.checkpoint or secrets.token_hex(4)
         self._live, self._is_corrected = next_token(checkpoint), False
-        group_read = 0 if read is not None or look.entries_read is None else look.entries_read + missed
+        group_read = 0
+        if read is None and look.entries_read is not None:
+            known = start.group_read if start.read is None else start.read
+            group_read = look.entries_read + missed if end.position == look.delivered else known
         return replace(
             end, number=start.number + 1, token=self._live, checkpoint=checkpoint, added=look.added, read=read,
             missed=missed, group_read=group_read, left=end.left or read is None,

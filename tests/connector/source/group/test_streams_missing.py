@@ -197,6 +197,24 @@ def test_an_entry_that_waits_for_a_retry_outlives_its_stream(server: Server, cli
     assert not query.reader.reportLatestOffset().get("lost")
 
 
+def test_returned_entries_begin_anew_when_their_stream_was_missing(server: Server, client: redis.Redis) -> None:
+    """A server that was restored, say. A mark of what was read before would say that the checkpoint is an older one."""
+    add(client, 1, "s:1")
+    query = Query(server, **RETRIES)
+    query.trigger()
+    client.xadd("s:1", {"n": "bad"})
+    query.trigger(5)
+    back = returned_stream("s:1", "g")
+    client.delete(back)
+    query.trigger(3)
+    assert back not in query.at["streams"]
+    query.reader.stop()
+    client.xadd(back, {"n": "5"})
+    query.reader = reader(server, limits=HURRY, **{**OPTIONS, **RETRIES, "failOnDataLoss": "true"})
+    query.trigger(3)
+    assert query.found == [0, 5]
+
+
 def test_a_returned_entry_that_is_not_acknowledged_keeps_its_stream(server: Server, client: redis.Redis) -> None:
     """Another query of the group is reading it."""
     add(client, 1, "s:stays")

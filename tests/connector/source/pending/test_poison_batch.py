@@ -440,6 +440,26 @@ def test_entries_that_were_deleted_before_their_batch_is_cut_are_counted_once(
 
 
 @pytest.mark.usefixtures("sixteenths")
+def test_entries_whose_group_is_missing_when_their_batch_is_cut_are_counted(
+    server: Server, client: redis.Redis
+) -> None:
+    """They are not pending any more, so no piece has them."""
+    lenient = {**LETTERS, "failOnDataLoss": "false", "streams": "s,t"}
+    add(client, 32)
+    add(client, 3, "t", first=32)
+    one = reader(server, **lenient)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    one.partitions(start, end)
+    client.xgroup_destroy("t", "g")
+    read(reader(server, **lenient), start, end)
+    again = reader(server, **lenient)
+    assert read(again, start, end) == []
+    assert sorted(n for batch in drain(again, start=end) for n in batch) == list(range(32))
+    assert again.reportLatestOffset()["lost"] == {"t": 3}
+
+
+@pytest.mark.usefixtures("sixteenths")
 def test_entries_that_were_deleted_before_their_batch_is_cut_are_an_error_until_they_are_accepted(
     server: Server, client: redis.Redis
 ) -> None:

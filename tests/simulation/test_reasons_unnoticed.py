@@ -110,7 +110,7 @@ def test_entries_claimed_from_a_query_with_claim_idle_while_it_takes_a_batch_com
 def test_an_entry_that_is_claimed_by_force_after_its_commit_is_acknowledged_unread(
     server: Server, client: redis.Redis
 ) -> None:
-    """It is killed after Spark's commit of its last batch. If it has acknowledged that one, it reads the entry."""
+    """It is killed after Spark's commit of its last batch. If it has acknowledged it, it reads the entry."""
     for is_acknowledged in (False, True):
         client.flushall()
         ids = add(client, 4)
