@@ -125,7 +125,10 @@ def at_the_end(world: World) -> None:
             found.may_reorder |= {Reason.READ_ONCE_OF_TWO}
         found.is_reported |= entry.named
     for row in world.sink.rows():
-        facts.setdefault((row.place, row.value), Facts(row.place, row.value)).rows.append(row)
+        found = facts.setdefault((row.place, row.value), Facts(row.place, row.value))
+        found.rows.append(row)
+        if world.sink.may_repeat and len(found.rows) > 1:
+            found.may_reorder |= {Reason.AT_LEAST_ONCE}
     judgement = judge(facts.values())
     world.used.update(judgement.used)
     for fault, words in _AT_THE_END.items():

@@ -55,7 +55,8 @@ class CommandGroup(click.Group):
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             for typed in [word for word in args if word in self.commands][:1]:
-                error.message += f" Options stand behind the command: {ctx.command_path} {typed} {error.option_name} …"
+                hint = f"Options stand behind the command: {ctx.command_path} {typed} {error.option_name} …"
+                raise click.NoSuchOption(error.option_name, f"{error.message} {hint}", ctx=ctx) from None
             raise
 
     def main(self, *args: Any, **kwargs: Any) -> NoReturn:

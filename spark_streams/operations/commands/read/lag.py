@@ -159,12 +159,10 @@ def lag(
     group is too far behind, or was not found; 4 --max-seconds could not be checked for a group, because its entry IDs
     are not times, and no other group is too far behind; 1 the lag could not be read.
 
-    In a check that runs by itself, name the streams and the group: otherwise a deleted group is not missed.
+    In a check that runs by itself, name streams and group: otherwise a deleted group is not missed.
 
     \b
     Examples:
-      rstream lag
-      rstream lag orders --group billing --json
       rstream lag orders --over 1m
       rstream lag orders --group billing --max 10000 --max-seconds 60 || send-alert
     """
