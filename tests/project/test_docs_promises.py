@@ -125,10 +125,10 @@ SHOWN: Mapping[str, Mapping[str, Sequence[str]]] = {
             "chunk_writer::the_ledger_takes_the_bytes_that_the_page_says",
         ],
         "rate": [
-            "figures::each_number_on_a_page_is_a_figure_or_that_of_a_test",
+            "docs_numbers::each_number_on_a_page_is_a_figure_or_has_a_source",
         ],
-        "time of a batch of few rows, in all": [
-            "figures::each_number_on_a_page_is_a_figure_or_that_of_a_test",
+        "from XADD to the row in all, half of the entries": [
+            "docs_numbers::each_number_on_a_page_is_a_figure_or_has_a_source",
         ],
         "A kill before Spark's offset log has the batch": [
             "bookmark::a_query_that_is_killed_goes_on_wherever_that_was",
@@ -278,7 +278,7 @@ SHOWN: Mapping[str, Mapping[str, Sequence[str]]] = {
             "network::a_failover_at_any_moment_loses_only_what_was_written_since",
         ],
         "A server loses a complete batch of the sink with its ledger": [
-            "unnoticed::a_batch_of_a_job_that_has_ended_is_lost_in_silence",
+            "reasons_unnoticed::a_batch_of_a_job_that_has_ended_is_lost_in_silence",
             "lost_by_the_server::a_batch_without_rows_says_what_the_one_before_has_lost",
         ],
         "A server is restored to an older state, and producers add …": [
@@ -288,7 +288,7 @@ SHOWN: Mapping[str, Mapping[str, Sequence[str]]] = {
             "plan: restored once more, to a newer state",
         ],
         "A server is restored to a state after rstream groups seek, …": [
-            "unnoticed::a_query_moves_once_more_on_a_server_from_after_a_seek",
+            "reasons_unnoticed::a_query_moves_once_more_on_a_server_from_after_a_seek",
         ],
         "A server is restored under a running query, and has the …": [
             "streams_lease::a_process_that_a_server_has_again_with_its_session_may_live",
@@ -300,20 +300,20 @@ SHOWN: Mapping[str, Mapping[str, Sequence[str]]] = {
             "plan: If they are not pending now, they are not reported",
         ],
         "Redis 7.0 restarts or fails over": [
-            "unnoticed::what_is_removed_unread_behind_a_forgotten_count_is_not_noticed",
+            "reasons_unnoticed::what_is_removed_unread_behind_a_forgotten_count_is_not_noticed",
         ],
         "rstream:committed:…": [
             "plan: the mark is deleted, restored, or not written yet",
         ],
         "rstream:notes:…, single fields": [
-            "unnoticed::an_entry_whose_note_alone_is_deleted_gets_no_dead_letter",
+            "reasons_unnoticed::an_entry_whose_note_alone_is_deleted_gets_no_dead_letter",
             "notes::missing_notes_end_the_query_before_anything_is_acknowledged",
         ],
         "rstream:retry:…, rstream:returned:…": [
-            "unnoticed::entries_that_wait_for_a_retry_are_lost_with_their_key",
+            "reasons_unnoticed::entries_that_wait_for_a_retry_are_lost_with_their_key",
         ],
         "rstream:missing:…, or the server is restored to a state …": [
-            "unnoticed::what_tasks_have_found_missing_is_not_counted_if_its_key_is_deleted",
+            "reasons_unnoticed::what_tasks_have_found_missing_is_not_counted_if_its_key_is_deleted",
         ],
         "rstream:begun:…, rstream:first:…, before the first …": [
             "plan: The query begins at the stream's end at that moment, or at the ID",
@@ -328,7 +328,7 @@ SHOWN: Mapping[str, Mapping[str, Sequence[str]]] = {
             "plan: shared at the last batch, and set forward",
         ],
         "A group is set back, and entries that were pending above …": [
-            "unnoticed::what_has_left_the_stream_stays_pending_until_the_group_passes_it_again",
+            "reasons_unnoticed::what_has_left_the_stream_stays_pending_until_the_group_passes_it_again",
         ],
         "An older copy of the checkpoint was used; then the newer …": [
             "plan: an older copy of the checkpoint has replaced the record",
@@ -362,43 +362,43 @@ SHOWN: Mapping[str, Mapping[str, Sequence[str]]] = {
             "plan: A strict query stops at each start until the group has passed the entry",
         ],
         "A sink, a retry or a redrive writes to a stream": [
-            "unnoticed::rows_are_missing_if_a_task_is_killed_before_it_knows_that_its_stream_was_replaced",
+            "reasons_unnoticed::rows_are_missing_if_a_task_is_killed_before_it_knows_that_its_stream_was_replaced",
         ],
-        "The right to write notes (HSET) is revoked at the moment in …": [
+        "The right to write notes (HSET) is revoked just when the …": [
             "post::where_rights_are_taken_away_within_the_transaction_the_entries_are_pending_again",
         ],
         "Lenient, and an entry is deleted between two attempts of a …": [
             "plan: only one of two executions of a task has read it",
         ],
         "Entries are removed unread, and a consumer (they, or the …": [
-            "unnoticed::what_is_removed_unread_is_not_noticed_if_another_consumer_reads_past_it",
+            "reasons_unnoticed::what_is_removed_unread_is_not_noticed_if_another_consumer_reads_past_it",
         ],
         "They acknowledge entries that were claimed, handed over or …": [
             "plan: passed over by `seek`, or left pending by an earlier checkpoint",
         ],
         "Several of these happen within one trigger": [
-            "unnoticed::others_who_join_read_and_leave_stop_the_query_without_need",
+            "reasons_unnoticed::others_who_join_read_and_leave_stop_the_query_without_need",
         ],
         "They join the group of a query that was alone, read, and …": [
-            "unnoticed::others_who_join_read_and_leave_stop_the_query_without_need",
+            "reasons_unnoticed::others_who_join_read_and_leave_stop_the_query_without_need",
         ],
         "They join such a group, and delete entries that they have …": [
-            "unnoticed::others_who_join_and_delete_what_they_have_read_hide_an_earlier_deletion",
+            "reasons_unnoticed::others_who_join_and_delete_what_they_have_read_hide_an_earlier_deletion",
         ],
         "XCLAIM with IDLE or TIME in the past, or the server's clock …": [
-            "unnoticed::an_entry_handed_over_with_a_past_time_is_acknowledged_unread",
+            "reasons_unnoticed::an_entry_handed_over_with_a_past_time_is_acknowledged_unread",
         ],
         "XCLAIM of pending entries from a query with claimIdle, …": [
-            "unnoticed::entries_claimed_from_a_query_with_claim_idle_while_it_takes_a_batch_come_after_later_ones",
+            "reasons_unnoticed::entries_claimed_from_a_query_with_claim_idle_while_it_takes_a_batch_come_after_later_ones",
         ],
         "XCLAIM … FORCE of entries that a stopped query has committed": [
-            "unnoticed::an_entry_that_is_claimed_by_force_after_its_commit_is_acknowledged_unread",
+            "reasons_unnoticed::an_entry_that_is_claimed_by_force_after_its_commit_is_acknowledged_unread",
         ],
         "XNACK of entries of a batch that a query is reading": [
-            "unnoticed::an_entry_that_is_released_while_its_batch_is_read_is_read_twice",
+            "reasons_unnoticed::an_entry_that_is_released_while_its_batch_is_read_is_read_twice",
         ],
         "Another query takes over pieces of a batch that was cut by …": [
-            "unnoticed::pieces_of_a_cut_batch_that_another_query_takes_are_reported_as_lost",
+            "reasons_unnoticed::pieces_of_a_cut_batch_that_another_query_takes_are_reported_as_lost",
         ],
     },
     "data-loss": {
@@ -489,13 +489,13 @@ SHOWN: Mapping[str, Mapping[str, Sequence[str]]] = {
             "lost_by_the_server::the_lost_end_of_the_batch_before_is_an_error_and_its_remedy_doubles_nothing",
         ],
         "the same of a job (df.write) that has ended": [
-            "unnoticed::a_batch_of_a_job_that_has_ended_is_lost_in_silence",
+            "reasons_unnoticed::a_batch_of_a_job_that_has_ended_is_lost_in_silence",
         ],
         "an outbox together with its dead letter": [
             "dead_letters::an_outbox_that_a_killed_query_left_keeps_the_entry_from_a_second_dead_letter",
         ],
         "only the acknowledgement of a dead letter": [
-            "unnoticed::an_entry_whose_acknowledgement_alone_is_lost_is_a_dead_letter_twice",
+            "reasons_unnoticed::an_entry_whose_acknowledgement_alone_is_lost_is_a_dead_letter_twice",
         ],
         "Rows and the end of their batch together": [
             "lost_by_the_server::the_lost_end_of_the_batch_before_is_an_error_and_its_remedy_doubles_nothing",
@@ -519,7 +519,7 @@ SHOWN: Mapping[str, Mapping[str, Sequence[str]]] = {
             "delivery_exactly_once::a_killed_run_is_kept_from_writing_on",
         ],
         "Keep the checkpoint": [
-            "unnoticed::a_marker_of_an_earlier_checkpoint_stands_for_a_batch_of_a_new_one",
+            "reasons_unnoticed::a_marker_of_an_earlier_checkpoint_stands_for_a_batch_of_a_new_one",
         ],
         "Give the same rows for the same entries": [
             "delivery_exactly_once::a_retry_with_other_rows_is_an_error",
@@ -537,7 +537,7 @@ SHOWN: Mapping[str, Mapping[str, Sequence[str]]] = {
         ],
         "Rows of complete batches only": [
             "guide_blocks::the_blocks_run",
-            "unnoticed::a_marker_of_an_earlier_checkpoint_stands_for_a_batch_of_a_new_one",
+            "reasons_unnoticed::a_marker_of_an_earlier_checkpoint_stands_for_a_batch_of_a_new_one",
         ],
         "Parquet and other files": [
             "killed_driver::a_batch_that_the_sink_has_and_the_commit_log_has_not_is_written_again_in_its_place",
@@ -592,5 +592,5 @@ def test_a_row_that_is_added_or_changed_is_found() -> None:
     )
     assert set(rows_of(f"{planted}\n- **A new rule.** Text.\n")) ^ set(SHOWN["unnoticed"]) == {
         "A new case", "A new rule", "Redis 7.0 restarts or fails over",
-        "Redis 6.0 restarts or fails over",
+        "Redis 6.2 restarts or fails over",
     }  # fmt: skip
