@@ -73,7 +73,7 @@ class RefusingProxy(Relay):
                 waiting += data
                 passing = bytearray()
                 for begin, end, count, words in _requests(waiting):
-                    passing += self._passed(bytes(waiting[begin:end]), count, words)
+                    passing += self._passed(waiting[begin:end], count, words)
                     done = end
                 if passing:
                     del waiting[:done]
