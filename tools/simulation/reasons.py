@@ -118,6 +118,10 @@ class Reason(StrEnum):
         "the server has lost the tasks' notes of it",
         "`rstream:missing:…`, or the server is restored to a state before it",
     )
+    NOTED_SINCE = (
+        "its task has noted it after the state to which the server has returned",
+        "It is not noticed: these entries become neither rows nor dead letters",
+    )
     RECORD_OLDER = (
         "pending again, and the record of failed batches is older, or deleted",
         "and acknowledges the batch, or reads it again",
