@@ -178,7 +178,7 @@ class Letters:
         """A right is missing within a transaction whose other commands are done. Documented: it is repeated."""
         if command == "HSET" and key.startswith("rstream:redriven:"):
             for letter in (self.all[one] for one in words[::2] if one in self.all):
-                letter.may_repeat = True
+                letter.repeat_reasons.add(Reason.NOTE_REFUSED)
         notes = re.fullmatch(rf"rstream:notes:\{{(.+?)\}}:(?:(.+):)?{GROUP}:{CONSUMER}", key)
         if command == "HSET" and notes is not None:
             of = notes[2] or notes[1]
