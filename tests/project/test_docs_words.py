@@ -368,6 +368,12 @@ KINDS = {
 }  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parsing `--html FILE` opens the file."""
+    monkeypatch.chdir(tmp_path)
+
+
 def unknown(kind: str, page: str) -> list[str]:
     return [word for word in KINDS[kind].found(page) if not KINDS[kind].accepts(word)]
 

@@ -158,6 +158,14 @@ class Reason(StrEnum):
         "These entries are not read again, and not counted",
     )
     PLANNED_AGAIN = "its batch is planned again after a set-back", "Later entries may have been read before"
+    SENT_BACK_AGAIN = (
+        "the operator has deleted the note of a redrive",
+        "The error names the stream, a dead letter and the command that continues",
+    )
+    A_LETTER_BEFORE = (
+        "a dead letter of a batch that an older copy of the checkpoint does not have",
+        "sets the group back to the checkpoint, and reads the entries again",
+    )
     NOTE_DISCARDED = "its note was discarded", "entries of its last batch that do not fit get no dead letter"
     EARLIER_BATCH_STAYS = (
         "an earlier batch of its number stays",

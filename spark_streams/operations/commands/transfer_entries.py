@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, NoReturn, TypedDict, Unpack
@@ -43,6 +44,7 @@ class RangeOptions(RuleOptions):
 
 
 _POSITION = "entry ID, time, or 1h: an hour ago"
+_CLOCKS_APART = 60  # seconds, between this machine and the server
 _SHOWN = 200  # characters of a value
 # The options for a range of a stream.
 range_options = shared.OptionSet(
@@ -296,6 +298,9 @@ def _finish(report: TransferReport, writer: Session, filled: Filled, verb: str) 
 
     if report.yes and writer.address.forgets:
         report.notes.append(f"{writer.address} forgets its streams when it ends; embedded:/path/of/a/folder keeps them")
+    last = filled.passed.digest.last
+    if last is not None and last.ms > (time.time() + _CLOCKS_APART) * 1000:
+        report.notes.append(f"ID {last} is a time in the future: later entries of the stream get IDs of that time")
     report.show(filled, verb)
     require_equal(filled, report.target)
 
