@@ -26,7 +26,7 @@ _OF_ADDS = ("idempotent", "duplicates")  # columns
 @shared.json_option
 def streams(url: str, as_json: bool) -> None:
     """List all streams of the server: entries, last ID, groups. Streams in which entries wait for a retry are left out:
-    `rstream dead list` shows them.
+    `rstream dead list` and `rstream lag` show them.
 
     \b
     groups       with the number of entries that a consumer released (XNACK) and no consumer has taken
