@@ -56,7 +56,7 @@ _OLD = "measured once, by no test"
 
 # Page and number → file and words in it. A file of the package is named without `spark_streams/`.
 SOURCES: Mapping[str, Mapping[str, str]] = {
-    "README": {"ten minutes": _IDLE_ENGINE, "one minute": _LIMIT},
+    "README": {"ten minutes": _IDLE_ENGINE},
     "access": {
         "2 seconds": _SEARCH,
         "20 seconds": f"{_CONSOLE}REQUEST_SECONDS = 20.0",
@@ -73,8 +73,7 @@ SOURCES: Mapping[str, Mapping[str, str]] = {
         "5 s": "base/given_text.py: IDLE_CHECK = 5.0",
         "ten seconds": _LEASE,
     },
-    "backup": {"one minute": _LIMIT},
-    "clusters": {"5 seconds": _THEIRS, "one minute": _LIMIT},
+    "clusters": {"5 seconds": _THEIRS},
     "commands-doctor": {
         "8 MB": f"{_DOCTOR}PAGE, LARGEST_PAGE = 4 << 20, 32 << 20",
         "64 MB": f"{_DOCTOR}PAGE, LARGEST_PAGE = 4 << 20, 32 << 20",
@@ -171,7 +170,7 @@ SOURCES: Mapping[str, Mapping[str, str]] = {
     "start-and-restart": {"ten seconds": _LEASE},
     "testing": {"one day": "tests/turns.py: TURNS = 7", "100 bytes": _EXAMPLE},
     "trim": {"ten seconds": "connector/source/limits.py: lag_check: float = 10.0"},
-    "troubleshooting": {"one minute": _LIMIT, "ten seconds": _THEIRS, "150 MB": _OLD},
+    "troubleshooting": {"ten seconds": _THEIRS, "150 MB": _OLD},
     "tuning": {
         "0.1 s": 'docs/internals/figures.json: "measure": "a trigger of 100 entries"',
         "100 entries": 'docs/internals/figures.json: "measure": "a trigger of 100 entries"',

@@ -95,13 +95,13 @@ def with_spark(standins: Mapping[str, StandIn], names: Mapping[str, str]) -> lis
     lines = []
     for what, where, failed in (
         ("Jobs `etl` and `archive`", "all", wrong),
-        ("`rstream verify`", ", ".join(names[name] for name in VERIFIED), wrong_verify),
+        ("`rstream verify`", "; ".join(names[name] for name in VERIFIED), wrong_verify),
     ):
         lines += [f"{what}, tried on {where}: {'refused by these' if failed else 'works'}.", ""]
         by = dict[str, list[str]]()
         for name, told in failed.items():
             by.setdefault(told, []).append(names[name])
-        lines += [*(f"- `{told}`: {', '.join(titles)}" for told, titles in by.items()), *[""] * bool(by)]
+        lines += [*(f"- `{told}`: {'; '.join(titles)}" for told, titles in by.items()), *[""] * bool(by)]
     return lines
 
 
