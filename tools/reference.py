@@ -181,7 +181,7 @@ _ON_THE_PAGE_ITSELF = "jobs-and-servers"
 def print_commands(names: Iterable[str]) -> str:
     """Print these commands of `rstream` with their arguments and options. Options of several come first."""
     commands = {name: rstream.commands[name] for name in names}
-    shared = _rows_of_several(commands.values(), 3)
+    shared = _rows_of_several(commands.values())
     parts = ["Options of several commands of this page:", _table(shared)] if shared else []
     for name, command in commands.items():
         parts += _command(f"rstream {name}", command, 2, shared)
@@ -217,7 +217,7 @@ def _command(path: str, command: click.Command, level: int, known: Sequence[str]
     usage = [f"`{path} {' '.join(arguments)}`"] if has_usage else []
     parts = [f"{'#' * min(level, 4)} {path}", *usage, *_help(command.help or "")]
     subcommands = [each for each in getattr(command, "commands", {}).values() if not each.hidden]
-    if shared := _rows_of_several(subcommands, 3):
+    if shared := _rows_of_several(subcommands):
         parts += ["Options of several subcommands:", _table(shared)]
     rows = _rows(command)
     elsewhere = (*NAMED_BY_COMMANDS, *(DECODE_OPTIONS if "--decode" in rows else ()))
@@ -261,11 +261,11 @@ def _rows_with_access(command: click.Command) -> dict[str, str]:
     }
 
 
-def _rows_of_several(commands: Iterable[click.Command], least: int) -> list[str]:
-    """Return the rows that at least so many of these commands have. The shared options are elsewhere."""
+def _rows_of_several(commands: Iterable[click.Command]) -> list[str]:
+    """Return the rows that several of these commands have. The shared options are elsewhere."""
     elsewhere = (*NAMED_BY_COMMANDS, *DECODE_OPTIONS)
     counts = Counter(row for command in commands for name, row in _rows(command).items() if name not in elsewhere)
-    return [row for row, count in counts.items() if count >= least]
+    return [row for row, count in counts.items() if count > 1]
 
 
 def _table(rows: Iterable[str]) -> str:

@@ -51,9 +51,9 @@ def verify(
     url: str,
     as_json: bool,
 ) -> None:
-    """Try the guarantees on your server and Spark. Producers write to streams of the run's own. A query writes their
-    rows to a stream, exactly once, with dead letters. Its driver is killed at random moments, its connections are
-    broken. Then each entry is followed to its row:
+    """Try the guarantees on your server and Spark. A query writes rows of the run's own streams to another one, exactly
+    once, with dead letters. Its driver is killed at random, its connections are broken. Then each entry is followed
+    to its row:
 
     \b
       lost 0 · twice 0 · out of order 0 · acknowledged early 0 · left pending 0

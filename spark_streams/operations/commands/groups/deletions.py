@@ -46,9 +46,8 @@ def delete(names: tuple[str, ...], consumer: str | None, forget_pending: bool, o
     A consumer with pending entries is refused without --forget-pending; rstream groups claim hands them to another
     consumer.
 
-    If the group no longer exists, the command deletes its remaining keys. For the keys of a deleted consumer, name it
-    with --consumer. Entries that wait for a retry (retryDelay) stay, and the command prints where. A
-    sink's ledger belongs to no group, and stays.
+    If the group no longer exists, its remaining keys are deleted; those of a deleted consumer with --consumer. Entries
+    that wait for a retry stay, and the command prints where. A sink's ledger belongs to no group, and stays.
 
     \b
     Examples:
@@ -206,18 +205,15 @@ def prune(
     """Delete groups of STREAM (a name or a pattern; default: all streams) that were not read from for --idle.
 
     A group stays if a running query uses it, or if a consumer was active within the time. Otherwise it is deleted if an
-    entry is pending for that time, or an undelivered entry is that old. Other groups stay: a client may be waiting for
-    the next entry. A group to which a query with noAck has committed stays, too. The command names these groups;
-    rstream groups delete can delete them.
+    entry is pending for that time, or an undelivered entry is that old. Other groups, and those of noAck queries, stay
+    and are named: a client may be waiting. rstream groups delete can delete them.
 
     As rstream groups delete does, it also deletes the group's pending entries, consumers and keys.
 
-    With --hold no group is deleted. The command lists groups that hold entries back which no other group needs. With
-    --yes it forgets these groups, and removes the entries. A query of such a group then stops
-    (RSTREAM_GROUP_FORGOTTEN).
+    With --hold no group is deleted. The command lists groups that hold entries back which no other group needs; with
+    --yes it forgets them, and removes the entries. A query of such a group then stops (RSTREAM_GROUP_FORGOTTEN).
 
-    With --consumers no group is deleted, but consumers that were idle for --idle and have no pending entry. Those of
-    running queries stay. A client that returns is a consumer again.
+    With --consumers no group is deleted, but idle consumers without a pending entry. Those of running queries stay.
 
     The command names groups that came into use meanwhile. If it changed no other one, the exit code is 3.
 

@@ -130,8 +130,8 @@ def seek(names: tuple[str, ...], target: GroupTarget, consumers: tuple[str, ...]
     1h                 before the first entry of the last hour (500ms, 30s, 15m, 2h, 7d)
     -100, +100         this many entries before or after the current position
 
-    The group's count of read entries is set, too, so that its lag stays known. Pending entries stay pending. Those
-    after the new position are delivered again, and the consumer that receives them takes them over.
+    Its count of read entries is set, too, so that its lag stays known. Pending entries stay pending. Those after the
+    new position are delivered again, to the consumer that receives them.
 
     A query that has a checkpoint goes on at the new position: rstream help change-a-group.
 
@@ -200,8 +200,7 @@ def create(
 ) -> None:
     """Create a group of STREAM (XGROUP CREATE) that begins at --start.
 
-    The group's count of read entries is set, too, so that its lag is known. A pattern leaves out streams to which
-    queries have written dead letters, as option streamsPattern does.
+    Its count of read entries is set, too. A pattern leaves out streams of dead letters, as option streamsPattern does.
 
     \b
     Examples:

@@ -64,8 +64,8 @@ def top(
     deliv/s   entries per second that are delivered to the group
     acked/s   entries per second that the group acknowledges
 
-    The group that is furthest behind comes first, groups without a read in the last day come last. With --json the
-    command prints one line for each snapshot.
+    The group that is furthest behind comes first, groups without a read in the last day come last. --json prints one
+    line for each snapshot.
 
     \b
     Examples:

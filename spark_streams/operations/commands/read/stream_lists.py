@@ -26,7 +26,7 @@ _OF_ADDS = ("idempotent", "duplicates")  # columns
 @shared.json_option
 def streams(url: str, as_json: bool) -> None:
     """List all streams of the server: entries, last ID, groups. Streams in which entries wait for a retry are left out:
-    `rstream dead list` shows them.
+    `rstream dead list` and `rstream lag` show them.
 
     \b
     groups       with the number of entries that a consumer released (XNACK) and no consumer has taken
@@ -207,9 +207,9 @@ def wait(
     Exit codes: 0 it has; 3 the time of --for is over; 1 the server does not answer, a key is not a stream, or something
     is missing (--must-exist).
 
-    A stream or group need not exist yet; the command says so on standard error, because the name may be misspelt. In a
-    stream without this group all entries count, as for a query that starts with startingOffsets=earliest. With
-    --must-exist this is an error, at the start and when the time of --for is over.
+    A stream or group need not exist yet; a line on standard error says so. Without the group all entries of a stream
+    count, as with startingOffsets=earliest. With --must-exist this is an error, at the start and when the time of --for
+    is over.
 
     A pattern is replaced by the streams that match it at the start. Pending entries, and those that wait for a retry,
     do not count.
