@@ -49,8 +49,14 @@ class Reason(StrEnum):
     PASSED_OVER = "an operator has passed it over", "the commit mark says so, and the query goes on there"
     DONE_BY_OPERATOR = "acknowledged by the operator", "rstream groups ack"
     A_NEW_CHECKPOINT = "a new checkpoint", "A new checkpoint continues where the group stands"
-    RESTARTED = "onNewCheckpoint=restart", "it sets the group to `startingOffsets` and reads again"
-    RESTARTED_BESIDE = "another process has set its group", "The group is set again if the query is killed before its"
+    RESTARTED = (
+        "onNewCheckpoint=restart",
+        "the first trigger of a query without a checkpoint sets the group to `startingOffsets`",
+    )
+    RESTARTED_BESIDE = (
+        "another process has set its group",
+        "If the query is killed before its first micro-batch is in the checkpoint, the group is set again",
+    )
     AT_LEAST_ONCE = "written at least once", "each row at least once"
     KEPT_BY_OPERATOR = "the operator keeps the written rows", "`lossy`, a batch with fewer entries than before"
     NOT_IN_THE_LIST = "its group changed while it was not read", "An existing group continues at its position"
@@ -166,6 +172,14 @@ class Reason(StrEnum):
         "These entries are not read again, and not counted",
     )
     PLANNED_AGAIN = "its batch is planned again after a set-back", "Later entries may have been read before"
+    SENT_BACK_AGAIN = (
+        "the operator has deleted the note of a redrive",
+        "The error names the stream, a dead letter and the command that continues",
+    )
+    A_LETTER_BEFORE = (
+        "a dead letter of a batch that an older copy of the checkpoint does not have",
+        "sets the group back to the checkpoint, and reads the entries again",
+    )
     NOTE_DISCARDED = "its note was discarded", "entries of its last batch that do not fit get no dead letter"
     EARLIER_BATCH_STAYS = (
         "an earlier batch of its number stays",

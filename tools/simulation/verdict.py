@@ -112,8 +112,7 @@ def at_the_end(world: World) -> None:
     facts: dict[tuple[Place, Value], Facts] = {}  # a restored server may give an ID a second time
     highest: dict[str, tuple[int, int]] = {}
     for entry in model.entries.values():
-        found = _facts_of(entry)
-        facts[entry.place, ("p", entry.n)] = found
+        found = facts[entry.place, ("p", entry.n)] = facts_of(entry)
         if entry.stream not in reads:
             found.may_miss |= {Reason.NOT_READ}
         if world.sink.may_repeat:
@@ -145,7 +144,7 @@ _AT_THE_END = {
 }
 
 
-def _facts_of(entry: Entry) -> Facts:
+def facts_of(entry: Entry) -> Facts:
     """Return what is known of an entry at any time."""
     late = entry.repeat_reasons | entry.late_reasons | ({Reason.HANDED} if entry.shuffled else set())
     return Facts(
@@ -157,6 +156,11 @@ def _facts_of(entry: Entry) -> Facts:
         may_repeat=frozenset(entry.repeat_reasons),
         may_reorder=frozenset(late),
     )
+
+
+def row_of(entry: Entry) -> Row:
+    """Return a row of the entry, at no certain place in the sink."""
+    return Row(entry.place, ("p", entry.n), 0, 0, 0, 0)
 
 
 def _judge_losses(world: World, name: str) -> None:
@@ -186,11 +190,11 @@ def _judge_losses(world: World, name: str) -> None:
 
 def _facts_at_peace(world: World, entry: Entry, is_lenient: bool) -> Facts:
     """Return what is known of an entry when the query has read all there is."""
-    facts, stream = _facts_of(entry), world.model.streams[entry.stream]
+    facts, stream = facts_of(entry), world.model.streams[entry.stream]
     facts.after = frozenset(stream.ever)
     is_due = stream.born and world.model.is_due(entry) and not entry.settled
     if entry.n in world.model.sunk:
-        facts.rows = [Row(entry.place, ("p", entry.n), 0, 0, 0, 0)]
+        facts.rows = [row_of(entry)]
     if not stream.born:
         facts.may_miss |= {Reason.BEFORE}
     if entry.named and not is_lenient:

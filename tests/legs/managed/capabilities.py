@@ -213,8 +213,9 @@ def command(*lines: str) -> Callable[[StandIn], str | None]:
             words = line.replace("ID", ids[3].decode()).split()
             ran = CliRunner().invoke(main, [*words, "--url", standin.url])
             _named(ran.output, ran.exit_code == 0 or words[0] == "doctor")
-            found += re.findall(r"may not run ([A-Z]+)", ran.output)
-        return f"not {', '.join(found)}" if found else None
+            for refused in re.findall(r"(?:may not run|it refuses) ([A-Z]+(?:, [A-Z]+)*)", ran.output):
+                found += refused.split(", ")
+        return f"not {', '.join(dict.fromkeys(found))}" if found else None
 
     return run
 
@@ -287,5 +288,5 @@ CAPABILITIES: Mapping[str, Callable[[StandIn], str | None]] = {
     "seek": command("groups seek s --group g --to 0 --yes"),
     "copy": command("copy s t --yes"),
     "exporter": command("exporter --once"),
-    "doctor": command("doctor"),
+    "doctor": command("doctor --json"),
 }

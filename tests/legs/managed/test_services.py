@@ -8,6 +8,7 @@ import redis
 from spark_streams.connector.errors import UnsupportedError
 from tests.legs.managed.capabilities import CAPABILITIES, dead_letters
 from tests.legs.managed.table import PAGE, services, try_on
+from tests.operations.doctor.test_command import doctor_json
 from tools.driving import forget_all
 from tools.servers.managed.refusing import Limits
 from tools.servers.managed.standin import NAMES, Service, running_standin
@@ -64,6 +65,12 @@ def test_who_cannot_write_to_two_slots_at_once_learns_of_hash_tags() -> None:
         with pytest.raises(UnsupportedError, match=r"one address for all its shards: .* orders and {orders}:dead"):
             dead_letters(standin, "dead")
         forget_all()
+
+
+def test_a_service_without_role_whose_info_may_be_asked_lacks_no_right() -> None:
+    with running_standin(Service.named("upstash")) as standin:
+        found = doctor_json(standin.url)["findings"]
+    assert [one["level"] for one in found if one["about"] == "rights"] == ["note", "ok"]
 
 
 def test_a_file_says_what_a_service_limits() -> None:

@@ -42,7 +42,6 @@ def test_the_host_of_the_url_names_the_service(host: str, form: str) -> None:
 # What these refuse does not tell them from a server without restrictions, or from a user with few rights.
 ALIKE = {
     *("azure-managed-enterprise", "azure-managed-oss", "dragonfly", "elasticache-serverless", "garnet", "keydb"),
-    "memorystore-valkey",
     *("kvrocks", "memorystore-redis", "redis-active-active", "redis-software", "tair-disk", "tencent", "upstash"),
 }
 
@@ -65,6 +64,16 @@ def test_a_standin_is_recognized_by_what_it_refuses(name: str) -> None:
     assert services(told) or name in ALIKE
     heard = [one for one in told["findings"] if "CLIENT REPLY" in one["said"] and one["about"] == "rights"]
     assert all("each entry is also sent to its driver" in one["effect"] for one in heard)
+
+
+def test_limits_that_are_told_are_those_of_the_standins() -> None:
+    told = {
+        name: next(check_service(ServerFacts(f"redis://{host}:1/0"))).effect for host, name in PUBLIC.items() if name
+    }
+    long, idle = Service.named("elasticache-serverless").limits.arguments, Service.named("azure-cache").limits.idle
+    assert f"more than {long:,} arguments" in told["ElastiCache Serverless"]
+    assert (idle, "idle for ten minutes" in told["Azure Cache for Redis"]) == (600, True)
+    assert told["MemoryDB"] == "its operator decides about limits, memory and persistence"
 
 
 def test_a_serverless_address_says_what_becomes_of_long_requests(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ class RefusingProxy(Relay):
         reset(source)
         reset(target)
 
-    def _passed(self, request: bytes, count: int, words: list[bytes]) -> bytes:
+    def _passed(self, request: bytearray, count: int, words: list[bytes]) -> bytes | bytearray:
         """Return what passes in place of a request."""
         self.longest = max(self.longest, (count, words[0]))
         if count > self._limits.arguments:

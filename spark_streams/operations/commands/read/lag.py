@@ -138,7 +138,7 @@ def lag(
 ) -> None:
     """Show how far each group is behind, in entries and in time (default: all groups of all streams).
 
-    Groups without a consumer, or without a read in the last day, come last. --json keeps the order of the streams.
+    Groups without a consumer, or without a read in the last day, come last, except with --json.
 
     \b
     lag       entries not yet delivered to the group (10,000+: counted only up to there,
@@ -155,16 +155,14 @@ def lag(
     trimmed before a group read them (trimmed). The last one names the group that holds most entries back, of those of
     rstream groups prune --hold --idle 1d (--json: held).
 
-    With --max or --max-seconds the command prints one line and sets the exit code: 0 no group is too far behind; 3 a
-    group is too far behind, or was not found; 4 --max-seconds could not be checked for a group, because its entry IDs
-    are not times, and no other group is too far behind; 1 the lag could not be read.
+    --max or --max-seconds print one line and set the exit code: 0 no group is too far behind; 3 one is, or was not
+    found; 4 --max-seconds could not be checked, because entry IDs are not times, and no other group is too far behind;
+    1 the lag could not be read.
 
-    In a check that runs by itself, name the streams and the group: otherwise a deleted group is not missed.
+    In a check that runs by itself, name streams and group: otherwise a deleted group is not missed.
 
     \b
     Examples:
-      rstream lag
-      rstream lag orders --group billing --json
       rstream lag orders --over 1m
       rstream lag orders --group billing --max 10000 --max-seconds 60 || send-alert
     """
