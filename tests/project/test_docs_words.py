@@ -398,6 +398,7 @@ ONE_PAGE = {
         r"(?i)exit codes? (?:is |are |means )?\d|(?:exits|ends) with code \d",
         {"commands", "on-a-schedule", "nexmark"},
     ),
+    "where a redrive sends a dead letter": (r"back only", {"dead-letters"}),
     "how long a query waits for a server": (
         r"(?i)(?:wait|fail|away|unreachable|after)[^.|:]{0,60}\b(?:one|a)\b(?:\]\([^)]*\))? minute\b",
         {"guarantees", "schemas"},
@@ -418,6 +419,7 @@ def test_a_fact_has_one_page(fact: str) -> None:
 
 
 def test_a_second_page_with_a_fact_is_found() -> None:
-    codes, wait = (pattern for pattern, _ in ONE_PAGE.values())
+    codes, back, wait = (pattern for pattern, _ in ONE_PAGE.values())
     assert re.search(codes, "The exit code is 3 if a group is missing.")
+    assert re.search(back, "A redrive sends it back only to its stream.")
     assert re.search(wait, "The query waits for one minute.")

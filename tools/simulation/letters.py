@@ -179,14 +179,35 @@ class Letters:
         if command == "HSET" and key.startswith("rstream:redriven:"):
             for letter in (self.all[one] for one in words[::2] if one in self.all):
                 letter.repeat_reasons.add(Reason.NOTE_REFUSED)
-        notes = re.fullmatch(rf"rstream:notes:\{{(.+?)\}}:(?:(.+):)?{GROUP}:{CONSUMER}", key)
-        if command == "HSET" and notes is not None:
-            of = notes[2] or notes[1]
+        if command == "HSET" and (of := _noted_stream(key)):
             with unnoticed(self._world):
-                for entry_id in (field.rpartition(" ")[2] for field in words[::2]):
-                    found = dict(self._world.client.xrange(of, entry_id, entry_id))
-                    of_retry = found.get(entry_id, {})
-                    self._not_noted.add((of_retry.get("dl.stream", of), of_retry.get("dl.id", entry_id)))
+                self._not_noted |= {self._origin(of, field.rpartition(" ")[2]) for field in words[::2]}
+
+    def noted(self) -> set[tuple[str, Place]]:
+        """Return the entries for which there are notes of the opened batches, each with the name of its batch."""
+        found, client = set[tuple[str, Place]](), self._world.client
+        with unnoticed(self._world):
+            for key in client.scan_iter("rstream:notes:*", count=1000):
+                fields, of = client.hgetall(key), _noted_stream(key)
+                batch = fields.pop("batch", "").partition(".")[2]
+                noted = [name.split(" ") for name, value in fields.items() if value]
+                letters = [name[2] for name in noted if name[:2] == [batch, "letter"]]
+                found |= {(batch, ("", "")), *((batch, self._origin(of, entry_id)) for entry_id in letters)}
+        return found
+
+    def lost_notes(self, before: set[tuple[str, Place]]) -> None:
+        """Documented: if a server has returned to amid a batch, nobody knows what tasks have noted of it since."""
+        now = self.noted()
+        opened = {batch for batch, _ in now}
+        for batch, place in before - now:
+            entry = self._world.model.entry_at(*place)
+            if batch in opened and entry is not None and not entry.fits:
+                entry.excuses.add(Reason.NOTED_SINCE)
+
+    def _origin(self, of: str, entry_id: str) -> Place:
+        """Return the place of an entry of which this one may be a retry."""
+        of_retry = dict(self._world.client.xrange(of, entry_id, entry_id)).get(entry_id, {})
+        return of_retry.get("dl.stream", of), of_retry.get("dl.id", entry_id)
 
     def explains(self, error: DecodeError) -> bool:
         """Whether mode FAILFAST must raise this."""
@@ -483,3 +504,9 @@ class Redrives:
         world.client.delete(command[1].strip("'"))
         for letter in world.letters.all.values():
             letter.repeat_reasons.add(Reason.SENT_BACK_AGAIN)
+
+
+def _noted_stream(key: str) -> str:
+    """Return the stream that has this key for its notes; "": none."""
+    notes = re.fullmatch(rf"rstream:notes:\{{(.+?)\}}:(?:(.+):)?{GROUP}:{CONSUMER}", key)
+    return "" if notes is None else notes[2] or notes[1]

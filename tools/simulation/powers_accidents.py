@@ -233,9 +233,11 @@ def _set_back(world: World, to: Backup) -> None:
     world.set_back_in = world.query.runs
     world.letters.settle_those_of_earlier_batches()
     world.model.excuse(_found_missing(world, to), Reason.NOTES_LOST)
+    noted = world.letters.noted()
     world.client.flushall()
     make_again(world.raw, to.keys)
     world.letters.set_back(to.last)
+    world.letters.lost_notes(noted)
     _lost_by_the_sink(world, written)
     is_other_record = _record(world) != record
     is_committed = world.query.committed == len(world.query.offsets) - 1

@@ -45,8 +45,14 @@ class Reason(StrEnum):
     PASSED_OVER = "an operator has passed it over", "the commit mark says so, and the query goes on there"
     DONE_BY_OPERATOR = "acknowledged by the operator", "rstream groups ack"
     A_NEW_CHECKPOINT = "a new checkpoint", "A new checkpoint continues where the group stands"
-    RESTARTED = "onNewCheckpoint=restart", "it sets the group to `startingOffsets` and reads again"
-    RESTARTED_BESIDE = "another process has set its group", "The group is set again if the query is killed before its"
+    RESTARTED = (
+        "onNewCheckpoint=restart",
+        "the first trigger of a query without a checkpoint sets the group to `startingOffsets`",
+    )
+    RESTARTED_BESIDE = (
+        "another process has set its group",
+        "If the query is killed before its first micro-batch is in the checkpoint, the group is set again",
+    )
     AT_LEAST_ONCE = "written at least once", "each row at least once"
     KEPT_BY_OPERATOR = "the operator keeps the written rows", "`lossy`, a batch with fewer entries than before"
     NOT_IN_THE_LIST = "its group changed while it was not read", "An existing group continues at its position"
@@ -117,6 +123,10 @@ class Reason(StrEnum):
     NOTES_LOST = (
         "the server has lost the tasks' notes of it",
         "`rstream:missing:…`, or the server is restored to a state before it",
+    )
+    NOTED_SINCE = (
+        "its task has noted it after the state to which the server has returned",
+        "It is not noticed: these entries become neither rows nor dead letters",
     )
     RECORD_OLDER = (
         "pending again, and the record of failed batches is older, or deleted",
