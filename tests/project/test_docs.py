@@ -162,7 +162,7 @@ def test_each_page_is_one_click_from_the_first() -> None:
 
 
 MOST_WORDS = 1_200
-MOST_WORDS_OF_ALL = 60_300
+MOST_WORDS_OF_ALL = 60_050
 MOST_LINES_OF_README = 100
 MOST_WORDS_IN_A_SENTENCE = 25
 GUIDE = sorted((DOCS / "guide").glob("*.md"))
@@ -279,6 +279,20 @@ def test_troubleshooting_has_every_error_without_a_more_exact_one() -> None:
         ("failed to connect back", "guide/troubleshooting", "Values and rows"),
         ("lag alert", "guide/monitoring", "A lag alert without Prometheus"),
         ("redis-py", "guide/from-redis-py", "From redis-py workers to a query, and back"),
+        ("rows twice", "guide/troubleshooting", "Rows are there twice"),
+        ("deduplicate", "guide/troubleshooting", "Rows are there twice"),
+        ("move another server", "guide/copy", "Move a query to another server"),
+        ("postgres exactly once", "guide/recipes-tables", "PostgreSQL, exactly once"),
+        ("restart server lag", "guide/monitoring", "From the shell"),
+        ("maxdeliveries starts", "guide/dead-letters", "Keep what kills the query"),
+        ("upgrade back", "guide/backup", "Upgrade"),
+        ("scale to zero", "guide/on-a-schedule", "On a schedule, and scale to zero"),
+        ("rotate password", "guide/security", "Rotate a password"),
+        ("no rows latest", "guide/troubleshooting", "No error, but no rows"),
+        ("slow start", "guide/troubleshooting", "It starts slowly"),
+        ("eofexception", "guide/troubleshooting", "Values and rows"),
+        ("unit test fixture", "guide/testing", "Test your pipeline"),
+        ("late watermark", "guide/recipes", "Late rows"),
     ],
 )
 def test_a_section_has_the_words_that_users_search_for(words: str, page: str, heading: str) -> None:
