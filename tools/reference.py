@@ -143,14 +143,14 @@ def _error(error: type[errors.RStreamError]) -> str:
     cause = inspect.cleandoc(error.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
     tree = [kind.__name__ for kind in reversed(error.__mro__) if issubclass(kind, errors.RStreamError)]
     parents = " → ".join(f"`{name}`" for name in tree[1:] or tree)  # all begin with RStreamError
-    return f"## {error.condition}\n\n{parents}\n\n- **Cause:** {cause}\n- **Remedy:** {error.remedy}"
+    return f"## {error.condition}\n\n{parents}\n\n{cause}\n\n**Remedy:** {error.remedy}"
 
 
 # ------------------------------------------------------------------------------------------------------------- commands
 
 
 # Options that mean the same wherever they occur: docs/reference/commands.md prints them once.
-NAMED_BY_COMMANDS = ("--url", "--json", "--yes")  # each command also names those that it has
+NAMED_BY_COMMANDS = ("--url", "--json", "--yes")  # each command also names those that it has, without --url
 CONNECTION_OPTIONS = ("--username", "--password-file", "--credential-provider", "--reply-timeout")  # with each --url
 
 DECODE_OPTIONS = (
@@ -167,11 +167,13 @@ DECODE_OPTIONS = (
 # The pages of commands: the end of the name of a page and its block, the commands of `rstream` in it. The last block is
 # on docs/reference/commands.md itself.
 COMMAND_PAGES = {
-    "look": ("streams", "shards", "show", "where", "tail", "lag", "pending", "wait", "top", "exporter", "console"),
+    "look": ("lag", "top", "pending", "wait", "streams", "show", "tail", "shards", "exporter", "console"),
+    "where": ("where",),
+    "doctor": ("doctor",),
     "groups": ("groups", "replay"),
     "entries": ("add", "trim", "copy", "export", "import"),
     "dead-letters": ("dead",),
-    "jobs-and-servers": ("init", "run", "doctor", "verify", "url", "serve", "help"),
+    "jobs-and-servers": ("init", "run", "verify", "url", "serve", "help"),
 }
 _ON_THE_PAGE_ITSELF = "jobs-and-servers"
 
@@ -179,7 +181,7 @@ _ON_THE_PAGE_ITSELF = "jobs-and-servers"
 def print_commands(names: Iterable[str]) -> str:
     """Print these commands of `rstream` with their arguments and options. Options of several come first."""
     commands = {name: rstream.commands[name] for name in names}
-    shared = _rows_of_several(commands.values(), 3)
+    shared = _rows_of_several(commands.values())
     parts = ["Options of several commands of this page:", _table(shared)] if shared else []
     for name, command in commands.items():
         parts += _command(f"rstream {name}", command, 2, shared)
@@ -210,18 +212,19 @@ def print_decode_options() -> str:
 
 def _command(path: str, command: click.Command, level: int, known: Sequence[str] = ()) -> Iterator[str]:
     """Print a command and its subcommands. known: rows of options that the text above has printed."""
-    context = click.Context(command, info_name=path)
-    usage = f"```text\n{path} {' '.join(command.collect_usage_pieces(context))}\n```"
-    parts = [f"{'#' * min(level, 4)} {path}", usage, *_help(command.help or "")]
+    arguments = command.collect_usage_pieces(click.Context(command))[1:]  # the first one stands for the options
+    has_usage = arguments and not isinstance(command, click.Group)
+    usage = [f"`{path} {' '.join(arguments)}`"] if has_usage else []
+    parts = [f"{'#' * min(level, 4)} {path}", *usage, *_help(command.help or "")]
     subcommands = [each for each in getattr(command, "commands", {}).values() if not each.hidden]
-    if shared := _rows_of_several(subcommands, 3):
+    if shared := _rows_of_several(subcommands):
         parts += ["Options of several subcommands:", _table(shared)]
     rows = _rows(command)
     elsewhere = (*NAMED_BY_COMMANDS, *(DECODE_OPTIONS if "--decode" in rows else ()))
     if own := [row for name, row in rows.items() if name not in elsewhere and row not in known]:
         parts.append(_table(own))
     shown = _runs([name for name, row in rows.items() if row in known], [*map(_name_in, known)])
-    shown += [f"`{name}`" for name in NAMED_BY_COMMANDS if name in rows]
+    shown += [f"`{name}`" for name in NAMED_BY_COMMANDS[1:] if name in rows]
     if "--decode" in rows:
         shown.append("the [options of decoding](commands.md#options-of-decoding)")
     if shown:
@@ -258,11 +261,11 @@ def _rows_with_access(command: click.Command) -> dict[str, str]:
     }
 
 
-def _rows_of_several(commands: Iterable[click.Command], least: int) -> list[str]:
-    """Return the rows that at least so many of these commands have. The shared options are elsewhere."""
+def _rows_of_several(commands: Iterable[click.Command]) -> list[str]:
+    """Return the rows that several of these commands have. The shared options are elsewhere."""
     elsewhere = (*NAMED_BY_COMMANDS, *DECODE_OPTIONS)
     counts = Counter(row for command in commands for name, row in _rows(command).items() if name not in elsewhere)
-    return [row for row, count in counts.items() if count >= least]
+    return [row for row, count in counts.items() if count > 1]
 
 
 def _table(rows: Iterable[str]) -> str:
@@ -293,7 +296,7 @@ def _escaped(text: str) -> str:
 
 def _names(option: click.Option) -> str:
     names = ", ".join(f"`{name}`" for name in [*option.opts, *option.secondary_opts])
-    return names if option.is_flag else f"{names} `{option.metavar or option.type.name.upper()}`"
+    return names if option.is_flag else f"{names} `{option.metavar or option.type.name.upper().removesuffix(' RANGE')}`"
 
 
 def _about(option: click.Option) -> str:

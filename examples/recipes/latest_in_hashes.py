@@ -2,7 +2,7 @@
 
     RSTREAM_URL=redis://127.0.0.1:6379/0 python examples/recipes/latest_in_hashes.py
 
-The hash of ann is `example:state:{22}:ann`: customers are spread over buckets, each in one slot of a cluster. Each
+The hash of ann is `example:state:{51}:ann`: customers are spread over buckets, each in one slot of a cluster. Each
 bucket has one more hash, which holds the entry ID of each customer's state.
 """
 

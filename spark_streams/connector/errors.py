@@ -69,7 +69,7 @@ class InvalidOptionError(OptionError):
 class NotAllowedError(OptionError):
     """A variable `RSTREAM_ALLOW_…` in the driver's environment does not list the value of an option."""
 
-    remedy = "Ask the administrator of the driver to add the value to the variable that the message names."
+    remedy = "Ask the driver's administrator to add the value to the variable."
 
 
 class ConfigError(OptionError):
@@ -165,13 +165,13 @@ class WrongKeyTypeError(ServerError):
 class IdsExhaustedError(ServerError):
     """The stream has used its last possible entry ID (2^64−1-2^64−1), or has too few left."""
 
-    remedy = "Stop its readers and writers, and rename it (`RENAME`): entries and groups are kept under the new name."
+    remedy = "Stop its readers and writers, and rename it (`RENAME`): entries and groups stay."
 
 
 class StreamStateError(RStreamError):
     """The streams on the server are not as the query left them."""
 
-    remedy = "Read the message: it names the stream, the difference and the choices."
+    remedy = "Follow the message: it names the stream and the choices."
 
 
 class StreamMissingError(StreamStateError):
@@ -245,7 +245,7 @@ class ShardsError(StreamStateError):
     lost.
     """
 
-    remedy = "Set `shards` and `shardBy` to the values in the message. `rstream shards` lists the shards on the server."
+    remedy = "Set `shards` and `shardBy` to the values in the message."
 
 
 class CopyTargetError(StreamStateError):
@@ -257,7 +257,7 @@ class CopyTargetError(StreamStateError):
 class CopyMismatchError(StreamStateError):
     """After `rstream copy` or `rstream import`, count or checksum of the target's entries differ from the source's."""
 
-    remedy = "Stop programs that write to the target, trim it or delete its entries. Then copy to a new stream."
+    remedy = "Stop programs that change the target. Then copy to a new stream."
 
 
 class LedgerError(StreamStateError):
@@ -302,7 +302,7 @@ class DecodeError(SchemaError):
 class EncodeError(SchemaError):
     """A value does not fit the schema that `encode` writes it by."""
 
-    remedy = "Correct or cast the field that the message names, or set `reason` to route such rows to dead letters."
+    remedy = "Correct or cast the field that the message names, or set `reason`."
 
 
 class RegistryError(RStreamError):
@@ -314,25 +314,25 @@ class RegistryError(RStreamError):
 class TableError(RStreamError):
     """A table that a job writes to has another layout, other columns or types than its rows, or cannot be loaded."""
 
-    remedy = "Follow the message: it names the column or the catalog, and the statement or the setting to change."
+    remedy = "Follow the message: it names the statement or the setting to change."
 
 
 class ArchiveError(RStreamError):
     """The table at `archivePath` cannot be read, or the job `archive` did not write it."""
 
-    remedy = "Read the message: it names the path or the file, and the next step."
+    remedy = "Follow the message: it names the path or the file."
 
 
 class CopyFileError(RStreamError):
     """A file of `rstream export` or `rstream import` cannot be read or written, or a line of it is not an entry."""
 
-    remedy = "Correct the file at the line or row that the message names, then run the command again."
+    remedy = "Correct the line or row that the message names, then run the command again."
 
 
 class TransformError(RStreamError):
     """A function that changes entries or repairs dead letters was not found, failed, or returned no valid fields."""
 
-    remedy = "Correct the function, then run the command again. The dead letters, or the copied stream, are unchanged."
+    remedy = "Correct the function, then run the command again. Nothing was changed."
 
 
 class JobError(RStreamError):
@@ -344,7 +344,7 @@ class JobError(RStreamError):
 class QueryError(RStreamError):
     """A query ended with an error of Spark or of the program (`spark_streams.run`)."""
 
-    remedy = "Correct the cause, which the message quotes. `$RSTREAM_TRACEBACK=1` shows the whole traceback."
+    remedy = "Correct the cause in the message. `$RSTREAM_TRACEBACK=1` shows the traceback."
 
 
 class VersionError(RStreamError):

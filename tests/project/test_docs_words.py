@@ -68,15 +68,18 @@ THEIRS = {
     "flag": {
         "Spark": "--full-refresh-all --packages --py-files --supervise",
         "Glue": "--additional-python-modules",
+        "gcloud": "--auth-mode=iam-auth --authorization-mode=iam-auth",
     },
     "error": {
         "Java": "StackOverflowError",
+        "boto3": "NoCredentialsError",
+        "google-auth": "DefaultCredentialsError RefreshError",
         "pyiceberg": "CommitFailedError",
         "redis-py": "BusyLoadingError",
     },
     "key": {"scripts/run": "demo", "a secret of Kubernetes": "url"},
     "column": {
-        "Python": "__repr__ _sock",
+        "Python": "__repr__",
         "Spark": "__python_accumulator__",
         "an engine's PySpark": "_engine_pyspark",
     },
@@ -365,6 +368,12 @@ KINDS = {
 }  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parsing `--html FILE` opens the file."""
+    monkeypatch.chdir(tmp_path)
+
+
 def unknown(kind: str, page: str) -> list[str]:
     return [word for word in KINDS[kind].found(page) if not KINDS[kind].accepts(word)]
 
@@ -380,3 +389,37 @@ def test_the_product_knows_each_word_of_the_pages(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_word_that_the_product_does_not_know_is_found(kind: str) -> None:
     assert len(unknown(kind, f"# A page\n\n{KINDS[kind].wrong}\n")) == 1
+
+
+# What several pages need, one page says; the others link to it. Pattern of the text, and the pages that may have it:
+# lines of a schedule and a program of its own have their codes beside them.
+ONE_PAGE = {
+    "exit codes": (
+        r"(?i)exit codes? (?:is |are |means )?\d|(?:exits|ends) with code \d",
+        {"commands", "on-a-schedule", "nexmark"},
+    ),
+    "where a redrive sends a dead letter": (r"back only", {"dead-letters"}),
+    "how long a query waits for a server": (
+        r"(?i)(?:wait|fail|away|unreachable|after)[^.|:]{0,60}\b(?:one|a)\b(?:\]\([^)]*\))? minute\b",
+        {"guarantees", "schemas"},
+    ),
+}
+PRINTED = re.compile(r"<!-- printed: ([\w-]+) -->.*?<!-- end of \1 -->", re.DOTALL)
+
+
+def pages_with(pattern: str) -> set[str]:
+    texts = {page.stem: PRINTED.sub("", page.read_text(encoding="utf-8")) for page in PAGES if page.stem != "facts"}
+    return {name for name, text in texts.items() if re.search(pattern, " ".join(text.split()))}
+
+
+@pytest.mark.parametrize("fact", ONE_PAGE)
+def test_a_fact_has_one_page(fact: str) -> None:
+    pattern, owners = ONE_PAGE[fact]
+    assert pages_with(pattern) == owners, "say it there, and link to it"
+
+
+def test_a_second_page_with_a_fact_is_found() -> None:
+    codes, back, wait = (pattern for pattern, _ in ONE_PAGE.values())
+    assert re.search(codes, "The exit code is 3 if a group is missing.")
+    assert re.search(back, "A redrive sends it back only to its stream.")
+    assert re.search(wait, "The query waits for one minute.")

@@ -65,7 +65,8 @@ def test_the_modules_that_open_a_connection_are_known() -> None:
 
 
 def _is_method(node: ast.Call) -> bool:
-    return isinstance(node.func, ast.Attribute)
+    """Of the commands, `shared.connect` is a function: connector/wire opens its socket."""
+    return isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) != "shared"
 
 
 @pytest.mark.in_turn

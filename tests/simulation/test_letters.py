@@ -130,10 +130,10 @@ STANDING = [letters(redrive(requests, STANDS), redrive()) for requests in range(
 @pytest.mark.parametrize(
     ("breaks", "plans", "kinds"),
     [
-        (notes_nothing, KILLS, {"sent back twice"}),
-        (deletes_first, KILLS, {"a lost dead letter"}),
+        (notes_nothing, KILLS, {"twice, a dead letter"}),
+        (deletes_first, KILLS, {"lost, a dead letter"}),
         (has_no_lease, STANDING, {"two redrives at once"}),
-        (writes_it_twice, [letters()], {"two dead letters"}),
+        (writes_it_twice, [letters()], {"twice, a dead letter"}),
         (writes_other_bytes, [letters()], {"a dead letter with other bytes"}),
     ],
 )

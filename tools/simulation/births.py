@@ -134,6 +134,7 @@ class Births:
         From then on it is unknown what a moved group has read (a row under Limits).
         """
         self._begun = False
+        self._left.clear()
         for name in self._world.names():
             if name in self._world.model.streams:
                 seen, stream = self._world.see(name), self._world.model.stream(name)

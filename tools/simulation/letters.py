@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,7 +27,8 @@ from spark_streams.connector.errors import (
 from spark_streams.connector.keys import key_beside, retry_stream, returned_stream
 from spark_streams.connector.options.parsers import MOST_DELAYS
 from spark_streams.connector.wire.address import Address
-from spark_streams.operations.verify.history import Place, id_key
+from spark_streams.operations.verify.history import Outcome, Place, Row, id_key
+from spark_streams.operations.verify.judge import Facts, judge
 from tools.simulation.actor import Actor, Killed
 from tools.simulation.at_peace import unnoticed
 from tools.simulation.in_process.server import ProcessServer
@@ -35,39 +36,33 @@ from tools.simulation.model import Entry
 from tools.simulation.options import DEAD, long_delays
 from tools.simulation.reasons import Reason
 from tools.simulation.threads import PATIENCE, TERMS
-from tools.simulation.verdict import kind_of
+from tools.simulation.verdict import facts_of, kind_of, row_of
 from tools.simulation.world import CONSUMER, GROUP, World, shape
 
 _ENVELOPE = frozenset(name.decode() for name in FIELDS)
 _MARK = MARK.decode()
 _KEYS_LOST = {"flushed", "server set back"}
 _LATE = 1_000  # milliseconds, more than an idle trigger takes
-# Events after which an entry may be read again, and fail again.
-_READ_AGAIN = {
-    "flushed",
-    "server set back",
-    "checkpoint set back",
-    "checkpoint put back",
-    "commits lost",
-    "group created again",
-    "group destroyed",
-    "group set back",
-    "evicted committed",
-    "evicted attempts",
-}
 
 
 @dataclass
 class Letter:
     """A dead letter. entry: what it was; envelope: its fields `dl.*`; copies: entries that were made of it; is_gone:
-    it is no longer in its stream; may_repeat: an operator, or a lost note, allows another copy."""
+    it is no longer in its stream; repeat_reasons: why it may be sent back once more; again: why its entry may become
+    one once more."""
 
     id: str
     entry: Entry
     envelope: Mapping[str, str]
     copies: list[Entry | str] = field(default_factory=list)
     is_gone: bool = False
-    may_repeat: bool = False
+    repeat_reasons: set[Reason] = field(default_factory=set)
+    again: set[Reason] = field(default_factory=set)
+
+    @property
+    def place(self) -> Place:
+        """Stream and ID."""
+        return DEAD, self.id
 
     @property
     def redrives(self) -> int:
@@ -102,8 +97,7 @@ class Letters:
         for letter in self.all.values():
             if not letter.is_gone and letter.id not in present:
                 letter.is_gone = True
-                if not letter.copies:
-                    world.fail(f"a lost dead letter | {world.query.mode}", f"{letter.id} of entry {letter.entry.n}")
+                self._judge_copies(letter)
         if world.setup.has_values:
             self._excuse_those_that_do_not_fit()
 
@@ -157,6 +151,12 @@ class Letters:
             if entry is not None and entry.key <= id_key(begin.get(entry.stream, "0-0")):
                 entry.excuses.add(Reason.A_LETTER)
 
+    def come_again(self, entries: Collection[Entry], why: Reason) -> None:
+        """Record that these entries may become dead letters once more."""
+        for letter in self.all.values():
+            if letter.entry in entries:
+                letter.again.add(why)
+
     def set_back(self, last: int = 0) -> None:
         """The server has another state now: what it holds is what counts. Redrives that run lose their connections.
         last: the newest entry when it was in that state: one before that it does not hold had left its stream by then.
@@ -178,15 +178,36 @@ class Letters:
         """A right is missing within a transaction whose other commands are done. Documented: it is repeated."""
         if command == "HSET" and key.startswith("rstream:redriven:"):
             for letter in (self.all[one] for one in words[::2] if one in self.all):
-                letter.may_repeat = True
-        notes = re.fullmatch(rf"rstream:notes:\{{(.+?)\}}:(?:(.+):)?{GROUP}:{CONSUMER}", key)
-        if command == "HSET" and notes is not None:
-            of = notes[2] or notes[1]
+                letter.repeat_reasons.add(Reason.NOTE_REFUSED)
+        if command == "HSET" and (of := _noted_stream(key)):
             with unnoticed(self._world):
-                for entry_id in (field.rpartition(" ")[2] for field in words[::2]):
-                    found = dict(self._world.client.xrange(of, entry_id, entry_id))
-                    of_retry = found.get(entry_id, {})
-                    self._not_noted.add((of_retry.get("dl.stream", of), of_retry.get("dl.id", entry_id)))
+                self._not_noted |= {self._origin(of, field.rpartition(" ")[2]) for field in words[::2]}
+
+    def noted(self) -> set[tuple[str, Place]]:
+        """Return the entries for which there are notes of the opened batches, each with the name of its batch."""
+        found, client = set[tuple[str, Place]](), self._world.client
+        with unnoticed(self._world):
+            for key in client.scan_iter("rstream:notes:*", count=1000):
+                fields, of = client.hgetall(key), _noted_stream(key)
+                batch = fields.pop("batch", "").partition(".")[2]
+                noted = [name.split(" ") for name, value in fields.items() if value]
+                letters = [name[2] for name in noted if name[:2] == [batch, "letter"]]
+                found |= {(batch, ("", "")), *((batch, self._origin(of, entry_id)) for entry_id in letters)}
+        return found
+
+    def lost_notes(self, before: set[tuple[str, Place]]) -> None:
+        """Documented: if a server has returned to amid a batch, nobody knows what tasks have noted of it since."""
+        now = self.noted()
+        opened = {batch for batch, _ in now}
+        for batch, place in before - now:
+            entry = self._world.model.entry_at(*place)
+            if batch in opened and entry is not None and not entry.fits:
+                entry.excuses.add(Reason.NOTED_SINCE)
+
+    def _origin(self, of: str, entry_id: str) -> Place:
+        """Return the place of an entry of which this one may be a retry."""
+        of_retry = dict(self._world.client.xrange(of, entry_id, entry_id)).get(entry_id, {})
+        return of_retry.get("dl.stream", of), of_retry.get("dl.id", entry_id)
 
     def explains(self, error: DecodeError) -> bool:
         """Whether mode FAILFAST must raise this."""
@@ -209,16 +230,41 @@ class Letters:
             world.fail(f"a dead letter with other bytes | {world.query.mode}", f"{own} of entry {entry}")
         if (letter.redrives, envelope["dl.previous"]) != (redrives, previous):
             world.fail(f"a dead letter without its past | {world.query.mode}", f"{envelope}, not {redrives} {previous}")
-        if entry.n in world.model.sunk and not entry.repeat_reasons and world.setup.sink == "recorder":
-            world.fail(kind_of(world, "a dead letter and a row", [entry]), f"entry {entry.n} is in both")
-        others = [one for one in self.all.values() if one.entry is entry and one is not letter]
-        if others and entry.place in self._not_noted:
-            world.used[frozenset({Reason.NOTE_REFUSED})] += 1
-            others = []
-        ever = world.model.stream(entry.stream).ever
-        if others and not entry.fits and not entry.repeat_reasons and not (_READ_AGAIN & ever):
-            world.fail(kind_of(world, "two dead letters", [entry]), f"entry {entry.n}: {others[0].id} and {entry_id}")
+        self._judge_entry(entry)
         entry.excuses.add(Reason.A_LETTER)
+
+    def _judge_entry(self, entry: Entry) -> None:
+        """Ask the judge about an entry that has become a dead letter."""
+        world, facts = self._world, facts_of(entry)
+        if entry.n in world.model.sunk and world.setup.sink == "recorder":
+            facts.rows = [row_of(entry)]
+        letters = [one for one in self.all.values() if one.entry is entry]
+        facts.letters, facts.is_bad = len(letters), True
+        facts.may_repeat |= {why for one in letters for why in one.again}
+        if entry.place in self._not_noted:
+            facts.may_repeat |= {Reason.NOTE_REFUSED}
+        self.judge(
+            facts,
+            [entry],
+            f"entry {entry.n} is dead letter {' and '.join(one.id for one in letters)}, {len(facts.rows)} rows",
+        )
+
+    def _judge_copies(self, letter: Letter) -> None:
+        """Ask the judge about a dead letter: it is still there, or was sent back."""
+        value = ("dead letter", letter.entry.n)
+        copies = [
+            Row(copy.place if isinstance(copy, Entry) else (PARKED, copy), value, 0, 0, 0, 0) for copy in letter.copies
+        ]
+        facts = Facts(letter.place, value, Outcome.OK, copies, may_repeat=frozenset(letter.repeat_reasons))
+        facts.is_reported = not letter.is_gone
+        self.judge(facts, [], f"{letter.id} of entry {letter.entry.n}: {copies}")
+
+    def judge(self, facts: Facts, entries: list[Entry], details: str) -> None:
+        """Ask the judge. entries: that it concerns."""
+        judgement = judge([facts])
+        self._world.used.update(judgement.used)
+        for fault in judgement.found:
+            self._world.fail(kind_of(self._world, f"{fault}, a dead letter", entries), details)
 
     def _sent_back(self, name: str, entry_id: str, fields: Mapping[str, str], is_changed: bool) -> None:
         world = self._world
@@ -227,7 +273,7 @@ class Letters:
         world.is_added(copy)
         letter = next((one for one in self.all.values() if f" {DEAD}/{one.id} " in fields[_MARK]), None)
         if letter is None:
-            world.fail(f"sent back without a dead letter | {world.query.mode}", f"{entry_id} of {name}: {fields}")
+            self.judge(Facts(copy.place, rows=[row_of(copy)]), [copy], f"sent back: {entry_id} of {name}: {fields}")
             return
         self._sources[copy.n] = letter
         allowed = [letter.entry.fields, {**letter.entry.fields, **CHANGED}] if is_changed else [letter.entry.fields]
@@ -243,9 +289,8 @@ class Letters:
         return 0
 
     def _copy(self, letter: Letter, copy: Entry | str) -> None:
-        if letter.copies and not letter.may_repeat:
-            self._world.fail(f"sent back twice | {self._world.query.mode}", f"dead letter {letter}: {copy}")
         letter.copies.append(copy)
+        self._judge_copies(letter)
 
     def _entries(self, stream: str) -> list[tuple[str, dict[str, str]]]:
         found: Any = self._world.client.xrange(stream)
@@ -435,9 +480,9 @@ class Redrives:
         if process.options.limit is not None or {"evicted origins", "flushed", "server set back"} & ever:
             return
         bound = id_key(process.actor.result.bound)
-        left = [letter.id for letter in process.before if not letter.is_gone and id_key(letter.id) <= bound]
-        if left:
-            self._world.fail("a redrive leaves dead letters", f"{left}; {process.actor.result}")
+        for letter in process.before:
+            is_left = not letter.is_gone and id_key(letter.id) <= bound
+            self._world.letters.judge(Facts(letter.place, is_pending=is_left), [], f"{letter}; {process.actor.result}")
 
     def _now(self) -> int:
         server = self._world.server
@@ -458,4 +503,10 @@ class Redrives:
         world.tell(f"   operator: deletes {command[1]}")
         world.client.delete(command[1].strip("'"))
         for letter in world.letters.all.values():
-            letter.may_repeat = True
+            letter.repeat_reasons.add(Reason.SENT_BACK_AGAIN)
+
+
+def _noted_stream(key: str) -> str:
+    """Return the stream that has this key for its notes; "": none."""
+    notes = re.fullmatch(rf"rstream:notes:\{{(.+?)\}}:(?:(.+):)?{GROUP}:{CONSUMER}", key)
+    return "" if notes is None else notes[2] or notes[1]

@@ -234,9 +234,11 @@ def _set_back(world: World, to: Backup) -> None:
     world.set_back_in = world.query.runs
     world.letters.settle_those_of_earlier_batches()
     world.model.excuse(_found_missing(world, to), Reason.NOTES_LOST)
+    noted = world.letters.noted()
     world.client.flushall()
     make_again(world.raw, to.keys)
     world.letters.set_back(to.last)
+    world.letters.lost_notes(noted)
     _lost_by_the_sink(world, written)
     is_other_record = _record(world) != record
     is_committed = world.query.committed == len(world.query.offsets) - 1
@@ -353,6 +355,7 @@ def rollback(world: World, step: Step) -> None:
     for entry in _set_aside(world) + old:
         entry.lenient_reasons.add(Reason.OF_A_LATER_BATCH)
     _are_read_again(world, remaining_batches - 1)
+    world.letters.come_again(query.entries_since(remaining_batches - 1), Reason.A_LETTER_BEFORE)
     query.set_back(remaining_batches, remaining_batches - 1 - (step.how < 0.3))
     _take_own(world)
     for entry in (world.model.entries[n] for n in written - _in_sink(world)):

@@ -33,6 +33,10 @@ class Reason(StrEnum):
     TAKEN = "taken from the query, which may have read it", "If another client takes entries from a batch"
     HANDED = "handed over or archived: other entries were read before", "Later entries may have been read before"
     WITH_THE_NEXT = "handed over, and comes with the next batches", "are read with the next batches"
+    NOT_PASSED_YET = (
+        "removed above its group, which was set back",
+        "They stay pending until the group has passed them again",
+    )
     WAITS_FOR_THE_CLOCK = (
         "handed over before the clock was set back, and waits",
         "or wait until the clock has reached the time of their hand-over",
@@ -45,8 +49,14 @@ class Reason(StrEnum):
     PASSED_OVER = "an operator has passed it over", "the commit mark says so, and the query goes on there"
     DONE_BY_OPERATOR = "acknowledged by the operator", "rstream groups ack"
     A_NEW_CHECKPOINT = "a new checkpoint", "A new checkpoint continues where the group stands"
-    RESTARTED = "onNewCheckpoint=restart", "it sets the group to `startingOffsets` and reads again"
-    RESTARTED_BESIDE = "another process has set its group", "The group is set again if the query is killed before its"
+    RESTARTED = (
+        "onNewCheckpoint=restart",
+        "the first trigger of a query without a checkpoint sets the group to `startingOffsets`",
+    )
+    RESTARTED_BESIDE = (
+        "another process has set its group",
+        "If the query is killed before its first micro-batch is in the checkpoint, the group is set again",
+    )
     AT_LEAST_ONCE = "written at least once", "each row at least once"
     KEPT_BY_OPERATOR = "the operator keeps the written rows", "`lossy`, a batch with fewer entries than before"
     NOT_IN_THE_LIST = "its group changed while it was not read", "An existing group continues at its position"
@@ -118,6 +128,10 @@ class Reason(StrEnum):
         "the server has lost the tasks' notes of it",
         "`rstream:missing:…`, or the server is restored to a state before it",
     )
+    NOTED_SINCE = (
+        "its task has noted it after the state to which the server has returned",
+        "It is not noticed: these entries become neither rows nor dead letters",
+    )
     RECORD_OLDER = (
         "pending again, and the record of failed batches is older, or deleted",
         "and acknowledges the batch, or reads it again",
@@ -162,6 +176,14 @@ class Reason(StrEnum):
         "These entries are not read again, and not counted",
     )
     PLANNED_AGAIN = "its batch is planned again after a set-back", "Later entries may have been read before"
+    SENT_BACK_AGAIN = (
+        "the operator has deleted the note of a redrive",
+        "The error names the stream, a dead letter and the command that continues",
+    )
+    A_LETTER_BEFORE = (
+        "a dead letter of a batch that an older copy of the checkpoint does not have",
+        "sets the group back to the checkpoint, and reads the entries again",
+    )
     NOTE_DISCARDED = "its note was discarded", "entries of its last batch that do not fit get no dead letter"
     EARLIER_BATCH_STAYS = (
         "an earlier batch of its number stays",

@@ -174,10 +174,9 @@ class Operator:
         A query with noAck does not read them if an earlier checkpoint has left them.
         """
         query = self._world.query
-        if query.was_limited and "it holds entries that an earlier run of this query has yet to read" in text:
-            return query.had_pending_list  # a poison batch was cut: its pieces wait for a run without noAck
         had_pending_list = query.had_pending_list and "or a run without noAck left them" in text
-        return had_pending_list and query.epoch > 0
+        # Of an earlier checkpoint, or pieces of a batch that was cut: they wait for a run without noAck.
+        return had_pending_list and (query.epoch > 0 or query.was_limited)
 
     def _is_not_told(self) -> bool:
         """Whether a batch was cut, or has lost entries before it was complete, of which a sink on another server does
@@ -343,7 +342,8 @@ class Operator:
                 # The query may have removed entries that the group had passed (onCommit).
                 waiting = entry.id in present and (position is None or entry.key > position or entry.id in ours)
                 entry.only_pending = entry.id in ours
-                if (waiting and entry.n in may_have_read) or entry.archived:
+                may_come = waiting or entry.id in seen.pending  # also if others hand it over
+                if (may_come and entry.n in may_have_read) or entry.archived:
                     entry.repeat_reasons.add(Reason.A_NEW_CHECKPOINT)
                 if entry.removed_by and entry.id in ours:
                     # It is read and found missing, also if a batch of the checkpoint before has read it (documented).
@@ -362,7 +362,10 @@ class Operator:
         unfinished = query.reads() if query.committed < len(query.offsets) - 1 else []
         ends = {name: id_key(query.logged(name)) for name in unfinished}
         of_the_last = {entry.n for entry in model.entries.values() if entry.key <= ends.get(entry.stream, (0, 0))}
-        return {row.value[1] for row in self._world.sink.rows()} | of_the_last
+        # Documented: without a pending list, what has become a dead letter is not acknowledged with that.
+        read = query.entries_since(0) if query.options.get("noAck") == "true" else []
+        letters = {entry.n for entry in read if not entry.fits}
+        return {row.value[1] for row in self._world.sink.rows()} | of_the_last | letters
 
     def _set_group(self, text: str, streams: list[str]) -> None:
         """Run one of the commands rstream groups create or seek that the error names. The error has named the entries
@@ -404,6 +407,7 @@ class Operator:
             self._world.model.excuse(self._world.model.entries_of(name, ours), Reason.DONE_BY_OPERATOR)
             if ours:
                 self._world.client.xack(name, GROUP, *ours)
+                self._world.model.stream(name).suffers("our entries acknowledged")
 
     def _list_pending(self) -> None:
         self._world.tell("   operator: without noAck")

@@ -225,7 +225,8 @@ class Query:
             return "killed"
         except RStreamError as error:
             world.tell(f"   {error}")
-            had_successor = world.rival is not None or is_taken
+            named = self.offsets[-1]["streams"] if self.offsets else ()  # also without stream and group
+            had_successor = world.rival is not None or is_taken or world.elsewhere.has_lease(named)
             self.die()
             self._note("stops", type(error).__name__)
             world.operator.handle(error, had_successor)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import redis
 
-from spark_streams.operations.verify.history import Outcome, Place, Row, id_key
+from spark_streams.operations.verify.history import Outcome, Place, Row, Value, id_key
 from spark_streams.operations.verify.judge import Counted, Facts, Fault, judge
 from tools.simulation.at_peace import check_invariant
 from tools.simulation.mixes import is_behind
@@ -63,7 +63,9 @@ def at_peace(world: World) -> None:
     streams = query.reads()
     for name in streams:
         _judge_losses(world, name)
-    _judge_pending(world, streams)
+    # A run over a pattern that ends at the present entries reads no stream that a restored server has again since.
+    ends = query.until is not None and "streamsPattern" in query.options and query.offsets
+    _judge_pending(world, [name for name in streams if not ends or name in query.offsets[-1]["streams"]])
     for entry in model.missing(streams):
         entry.settled = True
     for entry in model.entries.values():
@@ -109,10 +111,10 @@ def at_the_end(world: World) -> None:
     """Check that no entry is lost, duplicated, unknown, out of order or pending."""
     model, reads = world.model, world.query.reads()
     _judge_pending(world, reads, at_last=True)
-    facts: dict[Place, Facts] = {}
+    facts: dict[tuple[Place, Value], Facts] = {}  # a restored server may give an ID a second time
     highest: dict[str, tuple[int, int]] = {}
     for entry in model.entries.values():
-        found = facts[entry.place] = _facts_of(entry)
+        found = facts[entry.place, ("p", entry.n)] = facts_of(entry)
         if entry.stream not in reads:
             found.may_miss |= {Reason.NOT_READ}
         if world.sink.may_repeat:
@@ -124,7 +126,10 @@ def at_the_end(world: World) -> None:
             found.may_reorder |= {Reason.READ_ONCE_OF_TWO}
         found.is_reported |= entry.named
     for row in world.sink.rows():
-        facts.setdefault(row.place, Facts(row.place, row.value)).rows.append(row)
+        found = facts.setdefault((row.place, row.value), Facts(row.place, row.value))
+        found.rows.append(row)
+        if world.sink.may_repeat and len(found.rows) > 1:
+            found.may_reorder |= {Reason.AT_LEAST_ONCE}
     judgement = judge(facts.values())
     world.used.update(judgement.used)
     for fault, words in _AT_THE_END.items():
@@ -141,7 +146,7 @@ _AT_THE_END = {
 }
 
 
-def _facts_of(entry: Entry) -> Facts:
+def facts_of(entry: Entry) -> Facts:
     """Return what is known of an entry at any time."""
     late = entry.repeat_reasons | entry.late_reasons | ({Reason.HANDED} if entry.shuffled else set())
     return Facts(
@@ -153,6 +158,11 @@ def _facts_of(entry: Entry) -> Facts:
         may_repeat=frozenset(entry.repeat_reasons),
         may_reorder=frozenset(late),
     )
+
+
+def row_of(entry: Entry) -> Row:
+    """Return a row of the entry, at no certain place in the sink."""
+    return Row(entry.place, ("p", entry.n), 0, 0, 0, 0)
 
 
 def _judge_losses(world: World, name: str) -> None:
@@ -182,11 +192,11 @@ def _judge_losses(world: World, name: str) -> None:
 
 def _facts_at_peace(world: World, entry: Entry, is_lenient: bool) -> Facts:
     """Return what is known of an entry when the query has read all there is."""
-    facts, stream = _facts_of(entry), world.model.streams[entry.stream]
+    facts, stream = facts_of(entry), world.model.streams[entry.stream]
     facts.after = frozenset(stream.ever)
     is_due = stream.born and world.model.is_due(entry) and not entry.settled
     if entry.n in world.model.sunk:
-        facts.rows = [Row(entry.place, ("p", entry.n), 0, 0, 0, 0)]
+        facts.rows = [row_of(entry)]
     if not stream.born:
         facts.may_miss |= {Reason.BEFORE}
     if entry.named and not is_lenient:
@@ -205,6 +215,8 @@ def _facts_at_peace(world: World, entry: Entry, is_lenient: bool) -> Facts:
         facts.may_miss |= {Reason.MOVED_FIRST}
     if not entry.settled and Reason.EARLY in entry.excuses:
         facts.may_count |= {Reason.EARLY}
+    if not entry.settled and entry.removed_unacknowledged and Reason.DROPPED in entry.excuses:
+        facts.may_count |= {Reason.DROPPED}  # nobody knows that it would have been
     if not entry.settled and entry.looked_for and (facts.rows or Reason.DROPPED in entry.excuses):
         facts.may_count |= {Reason.MISSED_BY_ONE}
     return facts
@@ -224,6 +236,8 @@ def _judge_pending(world: World, streams: Iterable[str], at_last: bool = False) 
             found = Facts(entry.place, is_pending=True)
             if not at_last and entry.shuffled:
                 found.may_wait |= {Reason.WITH_THE_NEXT}
+            if entry.removed_by and seen.position is not None and entry.key > id_key(seen.position):
+                found.may_wait |= {Reason.NOT_PASSED_YET}
             if entry.id in later:
                 found.may_wait |= {Reason.WAITS_FOR_THE_CLOCK}
             facts.append(found)
@@ -254,9 +268,11 @@ def _state(world: World, entry: Entry) -> str:
     seen = world.see(entry.stream)
     if seen.position is None:
         return "without a group"
+    if entry.key > id_key(seen.position):  # also if it is pending: the group delivers it again
+        return "unread"
     if entry.id in seen.pending:
         return "pending" if is_ours(seen.pending[entry.id]) else "theirs"
-    return "unread" if entry.key > id_key(seen.position) else "passed over"
+    return "passed over"
 
 
 def _shown(entries: list[Entry]) -> str:

@@ -148,7 +148,7 @@ class StreamOffset(NamedTuple):
     def moved(self, position: StreamId, read: int | None, missed: int = 0) -> StreamOffset:
         """Return the same at another position. Before the first batch, the token says what was read up to there."""
         token = self.token if self.number else Mark.at_begin(position, read).token
-        return self._replace(position=position, token=token, read=read, missed=missed)
+        return self._replace(position=position, token=token, read=read, missed=missed, group_read=0)
 
 
 @dataclass(frozen=True)

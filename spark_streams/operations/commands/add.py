@@ -51,8 +51,8 @@ def add(
     """Append an entry to STREAM. With `-`, append one entry for each line of standard input; a line is a JSON object.
 
     Values of a JSON line: a string is written unchanged, and a number with its original digits. Other values are
-    written as JSON. A field whose value is null is left out. The command prints
-    the entry's ID; with `-` the number of added entries. It acts at once: its purpose is to write new data.
+    written as JSON. A field whose value is null is left out. The command prints the entry's ID; with `-` the number of
+    added entries. It acts at once.
 
     In FIELD=VALUE, the first = ends the name. Within a name write \\= for an equals sign.
 

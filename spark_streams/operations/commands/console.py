@@ -125,16 +125,13 @@ def console(
 
     STREAM is a name, or a pattern with * ? []; default: all streams. With --write it sets positions, hands over and
     acknowledges entries, corrects dead letters and sends them back, after a dry run. Each page shows the rstream
-    command that does the same. With --decode or --schema the pages of an entry and of a dead letter also show the
-    decoded value of that field.
+    command that does the same. --decode and --schema also show decoded values.
 
     Needs the extra console (rstream help install). Ctrl-C and SIGTERM end the console with exit code 0.
 
     \b
     Examples:
-      rstream console
       rstream console --write --log /var/log/billing.jsonl
-      rstream console --write --show order,amount
       rstream console --decode payload --registry https://registry.internal:8081
       rstream console --write --behind-proxy X-Forwarded-User --allowed-host ops.internal
     """

@@ -31,6 +31,9 @@ _TYPED, _ENVIRONMENT = "rstream.typed", "rstream.environment"
 
 TARGET = "to-"  # prefix of the options for a second server
 
+# A cell that is not broken: a number, a duration, an entry ID, a time, a checksum.
+_WHOLE = re.compile(r"[?-]?|[-+~≥]?[\d,.]+( ?\w+)?|\d+-\d+|[\d-]{10} [\d:.]+Z?|[0-9a-f]{16,}")
+
 F = TypeVar("F", bound=Callable[..., object])
 
 
@@ -54,9 +57,9 @@ class CommandGroup(click.Group):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            typed = next((word for word in args if word in self.commands), None)
-            if typed and any(error.option_name in param.opts for param in self.commands[typed].params):
-                error.message += f" Write it behind the command: {ctx.command_path} {typed} {error.option_name} …"
+            for typed in [word for word in args if word in self.commands][:1]:
+                hint = f"Options stand behind the command: {ctx.command_path} {typed} {error.option_name} …"
+                raise click.NoSuchOption(error.option_name, f"{error.message} {hint}", ctx=ctx) from None
             raise
 
     def main(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -303,16 +306,31 @@ def console() -> Console:
 
 
 def print_table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table. Columns of numbers and columns whose name ends in a blank are right-aligned. None is `?`."""
+    """Print a table. Columns of numbers and columns whose name ends in a blank are right-aligned. None is `?`.
+
+    On a terminal that is too narrow for whole numbers, IDs, times and words, each row is a block of lines.
+    """
+    from rich.measure import Measurement
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table, screen = Table(box=None, pad_edge=False, header_style="bold"), console()
+    cells = [[_cell(cell) for cell in row] for row in rows]
     for column, name in enumerate(names):
-        numeric = all(isinstance(row[column], int | None) for row in rows) and bool(rows)
-        table.add_column(name.strip(), justify="right" if numeric or name.endswith(" ") else "left", overflow="fold")
-    for row in rows:
-        cells = ["?" if cell is None else f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row]
-        # Text, because a plain string would be parsed as markup.
-        table.add_row(*[Text(printable(cell)) for cell in cells])
-    console().print(table if rows else "none")
+        is_right = name.endswith(" ") or (bool(rows) and all(isinstance(row[column], int | None) for row in rows))
+        is_whole = all(_WHOLE.fullmatch(row[column]) for row in cells)
+        table.add_column(name.strip(), justify="right" if is_right else "left", no_wrap=is_whole, overflow="fold")
+    for row in cells:
+        table.add_row(*map(Text, row))  # a plain string would be parsed as markup
+    if Measurement.get(screen, screen.options.update(max_width=_WIDE), table).minimum <= screen.width:
+        screen.print(table if rows else "none")
+        return
+    for number, row in enumerate(cells):
+        block = Table(box=None, pad_edge=False, show_header=False)
+        for name, cell in zip(names, row, strict=True):
+            block.add_row(Text(name.strip(), "bold"), Text(cell))
+        screen.print(*[""][:number], block, sep="\n")
+
+
+def _cell(value: object) -> str:
+    return printable("?" if value is None else f"{value:,}" if isinstance(value, int) else str(value))

@@ -51,15 +51,14 @@ def verify(
     url: str,
     as_json: bool,
 ) -> None:
-    """Try the guarantees on your server and Spark. Producers write to streams of the run's own. A query writes their
-    rows to a stream, exactly once, with dead letters. Its driver is killed at random moments, its connections are
-    broken. Then each entry is followed to its row:
+    """Try the guarantees on your server and Spark. A query writes rows of the run's own streams to another one, exactly
+    once, with dead letters. Its driver is killed at random, its connections are broken. Then each entry is followed
+    to its row:
 
     \b
       lost 0 · twice 0 · out of order 0 · acknowledged early 0 · left pending 0
 
-    The report adds up: entries that the server confirmed, and entries whose reply was lost, are rows and dead letters.
-    A difference fails the run.
+    Entries that the server confirmed, and those whose reply was lost, must add up to rows and dead letters.
 
     Exit codes: 0 the guarantees held; 1 they did not; 4 nothing is proved; 130 stopped. All
     keys have the run's random name and are deleted at the end, also after Ctrl-C or SIGKILL. Of other keys only

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from spark_streams.base.ids import StreamId, age_ms
+from spark_streams.base.numbers import parse_number
 from spark_streams.base.untyped import Json
 from spark_streams.connector.admin.dead_letters import (
     Criteria,
@@ -192,7 +193,9 @@ def _shown(letter: DeadLetter, now_ms: int) -> ShownLetter:
     )
 
 
-_ENTRIES = "10000"  # of each stream that one page reads or counts
+_ENTRIES = 10_000  # of each stream that one page reads or counts
+_MOST_ENTRIES = 1_000_000  # after its button for more was pressed
+_MORE = "raise --limit"  # why a line is not known
 
 
 async def where(site: Site, request: Request) -> Response:
@@ -200,13 +203,19 @@ async def where(site: Site, request: Request) -> Response:
     parameters = Parameters.of_query(request)
     name, wanted = parameters.get("name"), str(entry_id(parameters.get("id")))
     words = ["where", "--", name, wanted] if name.startswith("-") else ["where", name, wanted]
-    outcome = await site.dry_run(request, with_options(words, "--limit", _ENTRIES))
+    limit = min(parse_number(parameters.get("limit")) or _ENTRIES, _MOST_ENTRIES)
+    outcome = await site.dry_run(request, with_options(words, "--limit", str(limit)))
     told = outcome.output if isinstance(outcome.output, list) else None
+    is_cut = limit < _MOST_ENTRIES and any(
+        _MORE in (line["because"] or "") for one in told or () for line in one["lines"]
+    )
     return await site.page(
         request,
         "where.html",
         title=f"Journey of {wanted}",
         name=name,
+        wanted=wanted,
+        more=10 * limit if is_cut else 0,
         journeys=[
             (one["stream"], one["id"], [_shown_line(line, site.allowed) for line in one["lines"]]) for one in told or ()
         ],

@@ -157,9 +157,8 @@ SETTINGS = (
     *("min-replicas-to-write", "replica-read-only", "maxclients", "timeout"),
     *("proto-max-bulk-len", "client-query-buffer-limit", "client-output-buffer-limit"),
 )
-# They change nothing, and only an administrator may run most of them. Asked where CONFIG is refused: what is refused as
-# well tells a service from a user with few rights.
-_PROBES = {"ACL": "USERS", "COMMAND": "COUNT", "LASTSAVE": "", "ROLE": "", "SLOWLOG": "LEN"}
+# They change nothing. They are asked where CONFIG is refused: what else is refused tells services apart.
+_PROBES = ("ACL USERS", "CLIENT LIST ID 1", "COMMAND COUNT", "LASTSAVE", "ROLE")
 _ROUNDS = 3  # requests for the time: the fastest one is the most exact
 
 
@@ -170,7 +169,7 @@ def fetch_facts(server: Connection, now: Callable[[], float] = time.time) -> Ser
     )
     config = _settings(server)
     refused = [name for name, is_there in (("INFO", isinstance(info_reply, bytes)), ("CONFIG", config)) if not is_there]
-    probes = [f"{name} {word}".split() for name, word in _PROBES.items()] if not config else []
+    probes = [probe.split() for probe in _PROBES] if not config else []
     refused += [words[0] for words, reply in zip(probes, server.pipeline(probes), strict=True) if is_error(reply)]
     return ServerFacts(
         address=str(server.address),

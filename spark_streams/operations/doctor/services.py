@@ -18,15 +18,19 @@ _HOSTS = (
     (r"\.upstash\.io", "Upstash"),
     (r"\.aivencloud\.com", "Aiven"),
 )
-# By what they refuse besides CONFIG. (A user with few rights may not ask for the slow log, either.)
+# By what they refuse besides CONFIG. (A user with few rights may not list clients, either.)
 _REFUSING = {
-    frozenset[str](): "ElastiCache or MemoryDB",
-    frozenset(("ACL", "COMMAND", "LASTSAVE")): "Memorystore for Redis",
-    frozenset(("ACL", "LASTSAVE", "ROLE")): "Memorystore for Valkey",
+    frozenset[str](): "ElastiCache, MemoryDB or Tair",
+    frozenset(("ACL",)): "Azure Cache for Redis",
+    frozenset(("ACL", "COMMAND", "LASTSAVE")): "Aiven",
+    frozenset(("ACL", "LASTSAVE")): "Memorystore",
 }
 # What cannot be checked if the user may not run a command.
 _UNKNOWN = {"INFO": "memory, persistence and replicas", "CONFIG": "limits and flush intervals"}
-_LONG = "it takes no request of more than 3,999 arguments: longer ones are sent in parts of 3,900"
+_EFFECTS = {
+    "ElastiCache Serverless": "it takes no request of more than 3,999 arguments: longer ones are sent in parts",
+    "Azure Cache for Redis": "it closes connections that are idle for ten minutes: a query connects again",
+}
 
 
 def probable_service(facts: ServerFacts) -> tuple[str, str]:
@@ -44,12 +48,12 @@ def check_service(facts: ServerFacts) -> Findings:
     """Name the service, what cannot be checked, and what a query does differently there."""
     name, reason = probable_service(facts)
     unasked = [command for command in _UNKNOWN if command in facts.refused]
-    effects = [_LONG] if name == "ElastiCache Serverless" else []
+    effects = [_EFFECTS[name]] if name in _EFFECTS else []
     effects += [f"{', '.join(_UNKNOWN[command] for command in unasked)} cannot be checked"] if unasked else []
     effects += ["a query does not warn if the server evicts keys"] if "INFO" in unasked else []
     if name:
         effect = "; ".join(effects) or "its operator decides about limits, memory and persistence"
-        remedy = "see what works there: rstream help servers"
+        remedy = "use the service's console in place of CONFIG SET; rstream help servers says what works there"
         yield ServerFinding(Level.NOTE, "service", f"probably {name} ({reason})", effect, remedy)
     elif unasked:
         observation = f"{facts.user or 'this user'} may not run {' and '.join(unasked)}"

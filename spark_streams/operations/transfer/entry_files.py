@@ -6,6 +6,7 @@ amount of memory. A line of JSON is as `rstream show --json` prints it: base/exp
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
 import secrets
@@ -65,7 +66,7 @@ def entry_of_line(line: bytes) -> TransferEntry | None:
     """Return the entry of a line, None for an empty line. Raises ValueError."""
     if len(line) > LONGEST:
         raise ValueError(f"it is longer than {LONGEST:,} bytes; leave it out, or transfer it as Parquet")
-    line = line.strip()
+    line = line.strip().removeprefix(codecs.BOM_UTF8)
     if not line:
         return None
     try:

@@ -11,6 +11,7 @@ from chispa import assert_df_equality
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from spark_streams import register
 from spark_streams.connector.spark.data_source import HAS_READ_LIMITS
 from spark_streams.connector.wire.lease import TTL
 from tests.connector.spark.streams import append, drain, read_stream, run_to_the_end, start
@@ -57,6 +58,14 @@ def test_a_query_goes_on_from_its_checkpoint(
     append(second, server, "flights")
     back = drain(read_stream(spark, server, SCHEMA, streams="flights"), tmp_path)
     assert_df_equality(back, flights, ignore_row_order=True, ignore_nullable=True)
+
+
+def test_a_second_registration_has_no_effect(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark would warn of it."""
+    register(spark)
+    registered: list[object] = []
+    monkeypatch.setattr(type(spark.dataSource), "register", lambda _self, source: registered.append(source))
+    assert (register(spark), registered) == (spark, [])
 
 
 @pytest.mark.in_turn(4)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
@@ -26,7 +27,7 @@ from spark_streams.operations.groups import unused
 from tests.connector.sink.writing import batch_of, close, frame, numbers, options, write
 from tests.connector.source.limited_user import read_in_all_ways
 from tests.holding import OLD, hold
-from tests.legs.identity.documented_rights import as_user, besides, documented, rights
+from tests.legs.identity.documented_rights import RIGHTS, as_user, besides, documented, rights
 from tests.operations.console.process import running_console
 from tools.driving import ALL, add, drain, forget_all, reader
 from tools.sending import before_sending
@@ -173,19 +174,81 @@ def test_the_way_back(filled: Server) -> None:
     assert refusals(filled) == []
 
 
-LOOKS = (
-    "streams", "lag", "lag s --group g", "pending s", "show s", "dead list", "dead show dead",
-    "tail s --last 3", "lag s --max 100 --max-seconds 1000", "top --help", "groups list s",
-)  # fmt: skip
+# Each command that connects, as the users of these roles run it: `{id}` is of an entry, `out` is what a writer has.
+LINES = {
+    "looker": (
+        "streams", "shards", "show s", "where s {id}", "tail s --last 3", "lag", "lag s --group g", "lag s --over 1s",
+        "lag s --max 100 --max-seconds 1000", "pending s", "pending s --group g --entries 3", "top --once",
+        "wait s --group g --for 1s", "dead list", "dead show dead", "dead export dead", "export s -", "groups list s",
+        "init etl --stream s",
+    ),
+    "exporter": ("exporter --once",),
+    "writer": ("add out n=1", "import x.jsonl out --yes"),
+    "looker writer": ("copy s out --yes",),
+    "redrive": ("dead redrive dead", "dead redrive dead --limit 1 --yes", "dead purge dead --limit 1 --yes"),
+    "operator": (
+        "replay s --group g --from earliest --yes", "groups create s --group new --yes", "groups prune s --idle 1d",
+        "groups seek s --group g --to latest --yes", "groups claim s --group g --from spark --to bob --yes",
+        "groups ack s --group g --consumer spark --last-id 99999999999999-0 --yes", "groups delete s --group g --yes",
+    ),
+}  # fmt: skip
+OF_OTHERS = {
+    "console": "test_the_console_needs_the_rights_of_the_exporter",
+    "doctor": "test_the_doctor_finds_nothing_missing",
+    "release": "test_an_operator_releases_entries",
+    "run": "the roles of source and sink",
+    "trim": "test_an_operator_trims",
+    "url": "it only asks the bundled engine",
+    "verify": "a user who may do all",
+}
 
 
-@pytest.mark.parametrize("line", LOOKS)
-def test_a_looker(filled: Server, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def is_done_without(refusal: tuple[str, str]) -> bool:
+    """Memory, and the names of shards of a stream: the page says for what."""
+    return refusal[1] in ("info", "memory|usage") or refusal[1].startswith("out:")
+
+
+def names_of_commands(command: click.Command, name: str = "") -> Iterator[str]:
+    """The last words of commands that connect to a server."""
+    if any("--url" in parameter.opts for parameter in command.params):
+        yield name
+    for one, below in getattr(command, "commands", {}).items():
+        yield from names_of_commands(below, one)
+
+
+def test_each_command_is_run_with_exactly_the_rights_of_a_role() -> None:
+    run = {word for lines in LINES.values() for line in lines for word in line.split()[:2]}
+    assert set(names_of_commands(main)) - {*run, *OF_OTHERS} == set()
+    page = RIGHTS.read_text(encoding="utf-8")
+    for role, lines in LINES.items():
+        for one in role.split():
+            section = page.partition(f"### {one}\n")[2].partition("\n### ")[0].partition("```sh")[0]
+            for line in lines:
+                words = [word for word in line.split()[:2] if word in set(names_of_commands(main))]
+                assert words
+                assert any(f"{word}`" in section or f"`{word} " in section for word in words) or one == "exporter"
+
+
+@pytest.mark.parametrize(("roles", "line"), [(roles, line) for roles, lines in LINES.items() for line in lines])
+def test_a_command_of_a_role(
+    filled: Server, roles: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)  # a report is a file
-    ran = rstream(as_user(filled, *rights("looker")), line)
+    (tmp_path / "x.jsonl").write_text('{"id": "1-1", "fields": {"n": "1"}}\n')
+    with filled.client(decode_responses=True) as admin:
+        [(first, _)] = admin.xrange("s", count=1)
+    limited = as_user(filled, *[word for role in roles.split() for word in rights(role)])
+    ran = rstream(limited, line.replace("{id}", first))
     assert ran.exit_code == 0, ran.output
     assert "no right" not in ran.output
-    assert refusals(filled) == []
+    assert [one for one in refusals(filled) if not is_done_without(one)] == []
+
+
+def test_an_operator_trims(filled: Server) -> None:
+    more = besides("`operator`, for `rstream trim --acked`").split()
+    ran = rstream(as_user(filled, *rights("operator"), *more), "trim s --acked --yes")
+    assert ran.exit_code == 0, ran.output
+    assert [one for one in refusals(filled) if not is_done_without(one)] == []
 
 
 def test_who_may_only_look_adds_and_moves_nothing(filled: Server) -> None:

@@ -34,10 +34,21 @@ def environment(engine_server: Server) -> dict[str, str]:
     return {**os.environ, "RSTREAM_URL": engine_server.url}
 
 
+@pytest.mark.parametrize("columns", [40, 60, 80, 120])
+def test_no_width_of_a_terminal_breaks_an_id(environment: dict[str, str], columns: int) -> None:
+    url, width = environment["RSTREAM_URL"], {"COLUMNS": str(columns)}
+    with redis.Redis.from_url(url) as client:
+        client.xadd("of a long name", {"a": 1}, id="1796014207843-0")
+        client.xgroup_create("of a long name", "of the night", "$")
+    for words in (["lag"], ["where", "of a long name", "1796014207843-0"], ["streams"]):
+        shown = CliRunner().invoke(main, [*words, "--url", url], env=width)
+        assert (shown.exit_code, "1796014207843-0" in shown.output) == (0, True), shown.output
+
+
 def test_an_option_before_its_command_is_named_with_it() -> None:
     refused = CliRunner().invoke(main, ["--url", "redis://x", "lag"])
     assert (refused.exit_code, "behind the command: main lag --url" in refused.output) == (2, True)
-    assert "Write it" not in CliRunner().invoke(main, ["--such", "lag"]).output
+    assert "behind" not in CliRunner().invoke(main, ["--such"]).output
 
 
 def ended(words: tuple[str, ...], environment: dict[str, str], redirected: str) -> tuple[int, str]:

@@ -122,6 +122,18 @@ def test_a_group_that_nobody_uses_says_what_it_holds(server: Server, client: red
         assert "holds" not in console.browser().get(link("/stream", name="s")).text, "not before a day has passed"
 
 
+def test_a_journey_that_was_cut_offers_to_read_more(server: Server, client: redis.Redis) -> None:
+    for n in range(1, 6):
+        client.xadd("s", {"a": n}, id=f"{n}-1")
+    client.xgroup_create("s", "g", "0")
+    with running_console(server.url) as console:
+        browser = console.browser()
+        whole, cut = (browser.get(link("/where", name="s", id="5-1", limit=limit)).text for limit in ("", 2))
+    assert ("4 entries before it" in whole, "Read up to" in whole) == (True, False)
+    assert "Read up to 20 entries" in cut
+    assert link("/where", name="s", id="5-1", limit=20) in _Links(cut).links
+
+
 def test_the_next_page_begins_at_the_next_entry(server: Server, client: redis.Redis) -> None:
     """(All entries are of one millisecond.)"""
     ids = [f"1795163834542-{number}" for number in range(120)]

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -74,6 +75,17 @@ def test_standard_output_and_input_are_json_lines(client: redis.Redis, server: S
     environment = {"RSTREAM_URL": server.url}
     ran = CliRunner().invoke(main, ["import", "-", "t", "--yes"], input="\n\n".join(lines), env=environment)
     assert (ran.exit_code, content(client, "t")) == (0, ODD)
+
+
+def test_an_import_names_ids_of_the_future_and_reads_a_byte_order_mark(
+    rstream_json: RstreamJson, tmp_path: Path
+) -> None:
+    file = tmp_path / "s.jsonl"
+    for entry_id, noted in (("5-1", False), (f"{(int(time.time()) + 3600) * 1000}-0", True)):
+        line = json.dumps({"id": entry_id, "fields": {"a": "1"}})
+        file.write_text(line, encoding="utf-8-sig")
+        done = rstream_json("import", str(file), "t", "--yes")
+        assert (done["sent"], any("in the future" in note for note in done["notes"])) == (1, noted)
 
 
 def test_an_export_and_an_import_select_entries(client: redis.Redis, rstream_json: RstreamJson, tmp_path: Path) -> None:

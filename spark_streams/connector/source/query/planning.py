@@ -172,7 +172,7 @@ class Planning:
         self.streams.hold_batch(client, end)
         is_cut, poison_cache = self.poison.attempt(client, begin, end, run.poison)
         given = "" if is_cut or poison_cache.streams else end.token
-        return is_cut, replace(run, poison=poison_cache, given=given)
+        return is_cut, replace(run, poison=poison_cache, given=given, cut=end.token if is_cut else "")
 
     def _replayed(self, client: GroupClient, begin: Offset, batch: CurrentBatch) -> CurrentBatch:
         end = batch.end

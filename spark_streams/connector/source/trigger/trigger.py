@@ -201,10 +201,8 @@ def end_of_batch(
         group = contents.after.get(stream, before)
         if stream in contents.new or stream in contents.old:
             at[stream] = _after_batch(at[stream], contents, stream, group, role.token_of(token))
-        elif (
-            group.others and (read := at[stream].read) is not None
-        ):  # they may read on, and leave before the next batch
-            at[stream] = at[stream]._replace(read=None, group_read=read)
+        elif group.others and at[stream].read is not None:  # they may read on, and leave before the next batch
+            at[stream] = at[stream]._replace(read=None, group_read=at[stream].read or 0)
     is_acknowledged = state.is_acknowledged or not start.token
     taken = {stream: sum(part.count for part in parts) for stream, parts in contents.old.items()}
     left = {

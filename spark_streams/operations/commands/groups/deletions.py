@@ -43,17 +43,15 @@ def delete(names: tuple[str, ...], consumer: str | None, forget_pending: bool, o
     """Delete a group of STREAM (XGROUP DESTROY) or one of its consumers (XGROUP DELCONSUMER), and the keys that queries
     keep on the server for it. Its pending entries are forgotten: they are not delivered again.
 
-    A group or consumer of a running query is refused. A consumer with pending entries is refused without
-    --forget-pending; rstream groups claim hands them to another consumer.
+    A consumer with pending entries is refused without --forget-pending; rstream groups claim hands them to another
+    consumer.
 
-    If the group no longer exists, the command deletes its remaining keys. For the keys of a deleted consumer, name it
-    with --consumer. Entries that wait for a retry (retryDelay) stay, and the command prints where. A
-    sink's ledger belongs to no group, and stays.
+    If the group no longer exists, its remaining keys are deleted; those of a deleted consumer with --consumer. Entries
+    that wait for a retry stay, and the command prints where. A sink's ledger belongs to no group, and stays.
 
     \b
     Examples:
       rstream groups delete orders --group etl
-      rstream groups delete 'orders:*' --group etl --yes
       rstream groups delete orders --group etl --consumer bob --yes
     """
     if forget_pending and consumer is None:
@@ -207,25 +205,20 @@ def prune(
     """Delete groups of STREAM (a name or a pattern; default: all streams) that were not read from for --idle.
 
     A group stays if a running query uses it, or if a consumer was active within the time. Otherwise it is deleted if an
-    entry is pending for that time, or an undelivered entry is that old. Other groups stay: a client may be waiting for
-    the next entry. A group to which a query with noAck has committed stays, too. The command names these groups;
-    rstream groups delete can delete them.
+    entry is pending for that time, or an undelivered entry is that old. Other groups, and those of noAck queries, stay
+    and are named: a client may be waiting. rstream groups delete can delete them.
 
-    As with rstream groups delete, the group's pending entries, consumers and keys are deleted with it. Entries that
-    wait for a retry stay, and the command prints where.
+    As rstream groups delete does, it also deletes the group's pending entries, consumers and keys.
 
-    With --hold no group is deleted. The command lists groups that hold entries back which no other group needs. With
-    --yes it forgets these groups, and removes the entries. A query of such a group then stops
-    (RSTREAM_GROUP_FORGOTTEN).
+    With --hold no group is deleted. The command lists groups that hold entries back which no other group needs; with
+    --yes it forgets them, and removes the entries. A query of such a group then stops (RSTREAM_GROUP_FORGOTTEN).
 
-    With --consumers no group is deleted, but consumers that were idle for --idle and have no pending entry. Those of
-    running queries stay. A client that returns is a consumer again.
+    With --consumers no group is deleted, but idle consumers without a pending entry. Those of running queries stay.
 
     The command names groups that came into use meanwhile. If it changed no other one, the exit code is 3.
 
     \b
     Examples:
-      rstream groups prune --idle 7d
       rstream groups prune --idle 1d --group 'nb-*' 'orders:*' --yes
       rstream groups prune --idle 7d --hold
       rstream groups prune --idle 1d --consumers --yes
@@ -379,9 +372,7 @@ def trim(names: tuple[str, ...], acked: bool, exact: bool, yes: bool, only: Only
 
     An entry is removed if every group of its stream has received and acknowledged it. Entries stay that are pending,
     that a group has not received, or that a query with noAck has not committed. A stream without groups stays whole,
-    and so do dead letters and entries that wait for a retry. Queries may run.
-
-    The command also works if the server's memory is full.
+    and so do dead letters and entries that wait for a retry. Queries may run, and the server's memory may be full.
 
     \b
     acknowledged  entries that no group needs, and that are removed (? before Redis 7)
@@ -389,8 +380,8 @@ def trim(names: tuple[str, ...], acked: bool, exact: bool, yes: bool, only: Only
     needed        lowest ID that a group needs
     needed by     this group
 
-    If a group that nobody uses keeps entries, they stay: rstream groups prune --hold --idle 1d lists such groups.
-    Removed entries cannot be read again: not by spark.read, a new group, or an older checkpoint.
+    rstream groups prune --hold --idle 1d lists unused groups that keep entries. Removed entries cannot be read again:
+    not by spark.read, a new group, or an older checkpoint.
 
     \b
     Examples:

@@ -330,6 +330,30 @@ def test_trimming_is_noticed_in_a_group_that_a_restored_server_has_below_what_ot
         assert lost(lenient) == 12 - read_before
 
 
+def test_trimming_is_counted_in_a_shared_group_that_a_restored_server_has_below_the_checkpoint(server: Server) -> None:
+    """What the checkpoint knows to be read is of its own position, and not of the one at which the query goes on."""
+    with server.client() as raw, server.client(decode_responses=True) as client:
+        add(client, 6)
+        one = reader(server, limits=NEVER_AHEAD)
+        at = begin(one)
+        end = one.latestOffset(at, ALL)
+        assert read(one, at, end) == list(range(6))
+        client.xgroup_createconsumer("s", "g", "bob")
+        end = one.latestOffset(end, ALL)
+        dump = raw.dump("s")
+        assert dump is not None
+        add(client, 5, first=6)
+        later = one.latestOffset(end, ALL)
+        assert read(one, end, later) == list(range(6, 11))
+        stop_all()
+        raw.delete("s")
+        raw.restore("s", 0, dump)
+        trim(client, add(client, 7, first=11), 4)
+        lenient = reader(server, limits=NEVER_AHEAD, **LENIENT)
+        assert [n for batch in drain(lenient, None, later) for n in batch] == [15, 16, 17]
+        assert lost(lenient) == 4
+
+
 @pytest.mark.parametrize("restarted", [False, True])
 def test_what_is_added_below_a_start_that_lies_ahead_is_no_loss(
     server: Server, client: redis.Redis, restarted: bool

@@ -265,6 +265,25 @@ def test_a_running_query_knows_which_batches_it_has_read(server: Server, client:
     assert (consumers(client), one.reportLatestOffset().get("lost")) == ({"spark": 0}, None)
 
 
+def test_a_running_query_knows_which_batch_it_has_cut(server: Server, client: redis.Redis) -> None:
+    """Also if a failover has lost what the record says of that."""
+    add(client, 10)
+    options = {**LETTERS, "maxDeliveries": "1"}
+    one = reader(server, **options)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    one.partitions(start, end)
+    stop_all()
+    before = client.get(RECORD)
+    assert before is not None
+    one = reader(server, **options)
+    assert read(one, start, end) == []
+    client.set(RECORD, before)
+    client.client_kill_filter(_type="normal", skipme=True)
+    assert sorted(n for batch in drain(one, start=end) for n in batch) == list(range(10))
+    assert consumers(client) == {"spark": 0}
+
+
 def test_entries_of_a_stream_that_leaves_the_list_and_comes_back_are_not_acknowledged_unread(
     server: Server, client: redis.Redis
 ) -> None:

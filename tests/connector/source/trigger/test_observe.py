@@ -192,6 +192,16 @@ def test_a_mark_that_is_deleted_under_a_running_query_is_written_again(
     assert lost(one) == 0
 
 
+def test_a_group_that_is_set_back_is_noticed_without_a_mark(server: Server, client: redis.Redis) -> None:
+    """The run knows what it has committed. It sets the group to there: otherwise it would read an entry again."""
+    ids = add(client, 50)
+    one = reader(server, limits=NEVER_AHEAD)
+    log = batches(one, 4)
+    client.xgroup_setid("s", "g", ids[30])
+    client.delete(MARK)
+    assert read_all(one, log[4])[0] == list(range(40, 50))
+
+
 def test_a_batch_is_not_read_again_without_a_commit_mark(server: Server, client: redis.Redis) -> None:
     """Spark's commit log does not have the batch, so it may be that of an older copy."""
     add(client, 40)
@@ -441,6 +451,26 @@ def test_an_older_checkpoint_of_a_stream_that_was_left_out_for_a_while_is_notice
         DataLossError, match="the checkpoint is at .* of stream 'a', and .* has committed a later batch"
     ):
         reader(server, streams="a,b").latestOffset(older, ALL)
+
+
+def test_a_stream_that_was_left_out_and_is_missing_stops_no_run_whose_connection_breaks(
+    server: Server, client: redis.Redis
+) -> None:
+    """Its group has nothing to acknowledge."""
+    for stream in ("s", "t"):
+        client.xadd(stream, {"n": 0})
+    one = reader(server, limits=NEVER_AHEAD, streams="s,t", **LENIENT)
+    at = begin(one)
+    end = one.latestOffset(at, ALL)
+    assert read(one, at, end) == [0, 0]
+    stop_all()
+    one = reader(server, limits=NEVER_AHEAD, streams="t", **LENIENT)
+    assert one.latestOffset(end, ALL) == end
+    client.flushall()
+    client.xadd("t", {"n": 1})
+    client.client_kill_filter(_type="normal", skipme=True)
+    last = one.latestOffset(end, ALL)
+    assert (read(one, end, last), sorted(last["streams"])) == ([1], ["t"])
 
 
 def test_what_is_handed_to_a_query_that_has_just_begun_is_read(server: Server, client: redis.Redis) -> None:
