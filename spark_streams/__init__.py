@@ -8,6 +8,7 @@ engine starts in a tenth of a second, and everything that needs no Spark works w
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from spark_streams.base.version import __version__
 
@@ -68,6 +69,9 @@ def __getattr__(name: str) -> object:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+_registered: WeakSet[SparkSession] = WeakSet()  # Spark warns of a second registration
+
+
 def register(spark: SparkSession | None = None) -> SparkSession:
     """Register `format("rstream")` with a session.
 
@@ -104,8 +108,11 @@ def register(spark: SparkSession | None = None) -> SparkSession:
 
         with errors_in_one_line(show=False):
             raise
+    if spark in _registered:
+        return spark
     try:
         spark.dataSource.register(RStreamDataSource)
+        _registered.add(spark)
     except AnalysisException as error:
         # Spark 4.0 found the format by itself, and does not replace it (S51).
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":

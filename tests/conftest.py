@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, settings
 
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connection import Connection
+from spark_streams.connector.wire.parts import MOST_ARGUMENTS
+from tests.longest_request import Requests
 from tests.seeds import TIMES
 from tests.trimming import nodes_of_one_entry
 from tests.turns import EACH_TURN, TURNS, rows_of_turn, test_and_row, turn_of_file
@@ -42,6 +44,7 @@ settings.load_profile("tests")
 
 _TURN = pytest.StashKey[int]()
 _LEFT_OUT = pytest.StashKey[list[str]]()
+_REQUESTS = pytest.StashKey[Requests]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -67,6 +70,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_TURN] = first_seed()
     config.stash[_LEFT_OUT] = []
+    config.stash[_REQUESTS] = Requests()
 
 
 def turn_of(config: pytest.Config) -> int:
@@ -124,9 +128,28 @@ def turn_of_item(item: pytest.Item) -> int | None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """One line, which tools/side_by_side.py repeats at its end."""
-    if config.stash[_LEFT_OUT]:
-        terminalreporter.write_line(LEFT_OUT + ", ".join(config.stash[_LEFT_OUT]))
+    """Lines that tools/side_by_side.py repeats at its end."""
+    left_out = config.stash[_LEFT_OUT]
+    for line in (LEFT_OUT + ", ".join(left_out) if left_out else "", config.stash[_REQUESTS].line()):
+        if line:
+            terminalreporter.write_line(line)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def heard_requests(request: pytest.FixtureRequest) -> Iterator[None]:
+    """All requests of this process are heard."""
+    with request.config.stash[_REQUESTS].hearing():
+        yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """A test fails whose requests are longer than a managed server takes."""
+    requests = item.config.stash[_REQUESTS]
+    requests.taken()
+    yield
+    if found := requests.taken():
+        pytest.fail(f"requests of more than {MOST_ARGUMENTS:,} arguments: {found[:5]}", pytrace=False)
 
 
 def _names_of(some: Sequence[pytest.Item], items: Sequence[pytest.Item]) -> list[str]:
@@ -150,7 +173,7 @@ def _has_turn(item: pytest.Item, seed: int) -> bool:
     given = _parameters(item)
     if given.get("kind") in KINDS:
         return kind_of_turn(item.nodeid.partition("::")[0], seed) == given["kind"]
-    kind = given.get("server")
+    kind = given.get("server", given.get("watched_server"))
     if kind not in KINDS:
         return True
     return kind_of_turn(" ".join(test_and_row(item.nodeid)), seed) == kind
@@ -187,6 +210,15 @@ def newer_server() -> Iterator[Server]:
 @pytest.fixture(params=KINDS)
 def server(request: pytest.FixtureRequest) -> Server:
     """An empty server: the same test runs on the bundled engine and on a real redis-server."""
+    chosen: Server = request.getfixturevalue(f"{request.param}_server")
+    with chosen.client() as client:
+        client.flushall()
+    return chosen
+
+
+@pytest.fixture(params=[*KINDS, "newer"])
+def watched_server(request: pytest.FixtureRequest) -> Server:
+    """An empty server, with the older and the newer rule of WATCH."""
     chosen: Server = request.getfixturevalue(f"{request.param}_server")
     with chosen.client() as client:
         client.flushall()

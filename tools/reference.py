@@ -143,14 +143,14 @@ def _error(error: type[errors.RStreamError]) -> str:
     cause = inspect.cleandoc(error.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
     tree = [kind.__name__ for kind in reversed(error.__mro__) if issubclass(kind, errors.RStreamError)]
     parents = " → ".join(f"`{name}`" for name in tree[1:] or tree)  # all begin with RStreamError
-    return f"## {error.condition}\n\n{parents}\n\n- **Cause:** {cause}\n- **Remedy:** {error.remedy}"
+    return f"## {error.condition}\n\n{parents}\n\n{cause}\n\n**Remedy:** {error.remedy}"
 
 
 # ------------------------------------------------------------------------------------------------------------- commands
 
 
 # Options that mean the same wherever they occur: docs/reference/commands.md prints them once.
-NAMED_BY_COMMANDS = ("--url", "--json", "--yes")  # each command also names those that it has
+NAMED_BY_COMMANDS = ("--url", "--json", "--yes")  # each command also names those that it has, without --url
 CONNECTION_OPTIONS = ("--username", "--password-file", "--credential-provider", "--reply-timeout")  # with each --url
 
 DECODE_OPTIONS = (
@@ -167,11 +167,13 @@ DECODE_OPTIONS = (
 # The pages of commands: the end of the name of a page and its block, the commands of `rstream` in it. The last block is
 # on docs/reference/commands.md itself.
 COMMAND_PAGES = {
-    "look": ("streams", "shards", "show", "where", "tail", "lag", "pending", "wait", "top", "exporter", "console"),
+    "look": ("lag", "top", "pending", "wait", "streams", "show", "tail", "shards", "exporter", "console"),
+    "where": ("where",),
+    "doctor": ("doctor",),
     "groups": ("groups", "replay"),
     "entries": ("add", "trim", "copy", "export", "import"),
     "dead-letters": ("dead",),
-    "jobs-and-servers": ("init", "run", "doctor", "verify", "url", "serve", "help"),
+    "jobs-and-servers": ("init", "run", "verify", "url", "serve", "help"),
 }
 _ON_THE_PAGE_ITSELF = "jobs-and-servers"
 
@@ -210,9 +212,10 @@ def print_decode_options() -> str:
 
 def _command(path: str, command: click.Command, level: int, known: Sequence[str] = ()) -> Iterator[str]:
     """Print a command and its subcommands. known: rows of options that the text above has printed."""
-    context = click.Context(command, info_name=path)
-    usage = f"```text\n{path} {' '.join(command.collect_usage_pieces(context))}\n```"
-    parts = [f"{'#' * min(level, 4)} {path}", usage, *_help(command.help or "")]
+    arguments = command.collect_usage_pieces(click.Context(command))[1:]  # the first one stands for the options
+    has_usage = arguments and not isinstance(command, click.Group)
+    usage = [f"`{path} {' '.join(arguments)}`"] if has_usage else []
+    parts = [f"{'#' * min(level, 4)} {path}", *usage, *_help(command.help or "")]
     subcommands = [each for each in getattr(command, "commands", {}).values() if not each.hidden]
     if shared := _rows_of_several(subcommands, 3):
         parts += ["Options of several subcommands:", _table(shared)]
@@ -221,7 +224,7 @@ def _command(path: str, command: click.Command, level: int, known: Sequence[str]
     if own := [row for name, row in rows.items() if name not in elsewhere and row not in known]:
         parts.append(_table(own))
     shown = _runs([name for name, row in rows.items() if row in known], [*map(_name_in, known)])
-    shown += [f"`{name}`" for name in NAMED_BY_COMMANDS if name in rows]
+    shown += [f"`{name}`" for name in NAMED_BY_COMMANDS[1:] if name in rows]
     if "--decode" in rows:
         shown.append("the [options of decoding](commands.md#options-of-decoding)")
     if shown:
@@ -293,7 +296,7 @@ def _escaped(text: str) -> str:
 
 def _names(option: click.Option) -> str:
     names = ", ".join(f"`{name}`" for name in [*option.opts, *option.secondary_opts])
-    return names if option.is_flag else f"{names} `{option.metavar or option.type.name.upper()}`"
+    return names if option.is_flag else f"{names} `{option.metavar or option.type.name.upper().removesuffix(' RANGE')}`"
 
 
 def _about(option: click.Option) -> str:

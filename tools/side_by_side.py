@@ -102,6 +102,7 @@ PARTS = {"tests/connector/spark": 3}
 # Tests that need Spark, and others that are marked in_turn, run on one day of seven (tests/turns.py).
 IN_TURNS = ("--in-turn", *(f"--by-turns={path}" for path in BY_TURNS))
 LEFT_OUT = "left for another turn: "  # of a pytest's output (tests/conftest.py)
+LONGEST = "longest request: "  # likewise
 # A Python with the packages for Spark Connect and the recipes, if scripts/test has set it up.
 OF_CONNECT = Path(sys.prefix) / "connect" / "bin" / "python"
 # The most useful selection for a short run of tests that depend on Spark: the driver's side, a query from end to end,
@@ -349,6 +350,8 @@ def sum_up(legs: list[Leg]) -> None:
     lines = [line for leg in legs for line in leg.output() if line.startswith(LEFT_OUT)]
     if names := [name for line in lines for name in line.removeprefix(LEFT_OUT).split(", ")]:
         print(f"{LEFT_OUT}{len(names)} files and single tests, which the output of their folders names")
+    if longest := [line for leg in legs for line in leg.output() if line.startswith(LONGEST)]:
+        print(max(longest, key=lambda line: int(line.removeprefix(LONGEST).split()[0].replace(",", ""))))
     print(told_counts([leg.counts() for leg in legs]))
     if left := folders_without([leg.part for leg in legs]):
         print(f"of these folders no test ran: {', '.join(left)} (scripts/test)")

@@ -5,6 +5,7 @@ pip install './spark-streams[gcp]'
 """
 
 import threading
+from functools import partial
 
 import google.auth
 from google.auth.transport.requests import Request
@@ -21,7 +22,7 @@ class Iam(CredentialProvider):
     def get_credentials(self) -> tuple[str, str]:
         with self.lock:
             if not self.account.valid:  # false from some minutes before the token expires
-                self.account.refresh(Request())
+                self.account.refresh(partial(Request(), timeout=10))
             return "default", self.account.token
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+import zlib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from string import Template
@@ -122,8 +123,7 @@ def _changes(job: str, example: Example) -> dict[str, str]:
         'stream = "flights"': f"stream = {quoted(stream)}",
         '# name = "flights"': f"# name = {quoted(stream)}",
         '["flights"]': f"[{quoted(stream)}]",
-        f'group = "{job}"': f"group = {quoted(f'{stream}-{job}')}",  # two configurations share no group …
-        f'"out/checkpoints/{job}"': quoted(f"out/checkpoints/{file}-{job}"),  # … and no checkpoint
+        f'"out/checkpoints/{job}"': _checkpoint(stream, job),
         **{f'"flights:{end}"': quoted(f"{stream}:{end}") for end in ("dead", "dead:parked", "retry", "incomplete")},
         'stream = "delays"': f"stream = {quoted(f'{stream}:totals')}",
         "flights.avsc": f"{file}.avsc",
@@ -163,7 +163,7 @@ def _program(name: str, example: Example, values: Mapping[str, str]) -> str:
         "stream": quoted(stream),
         "group": quoted(f"{stream}-{name}"),
         "chosen": quoted(f"{stream}:chosen"),
-        "checkpoint": quoted(f"out/checkpoints/{_file(stream)}-{name}"),
+        "checkpoint": _checkpoint(stream, name),
         "ddl": quoted(", ".join(example.ddl) or "field STRING"),
         "where": quoted(f"{_sql(example.key)} IS NOT NULL"),
         "reserved": f"    # Not read, because jobs reserve these names: {reserved}\n" if example.reserved else "",
@@ -178,6 +178,13 @@ def _program(name: str, example: Example, values: Mapping[str, str]) -> str:
 def _file(stream: str) -> str:
     """Return the name of a stream as that of a file."""
     return re.sub(r"[^A-Za-z0-9_.-]", "-", stream)
+
+
+def _checkpoint(stream: str, name: str) -> str:
+    """Return a folder of its own for each stream, also if two have one name as files."""
+    file = _file(stream)
+    mark = "" if file == stream else f"-{zlib.crc32(stream.encode()):08x}"
+    return quoted(f"out/checkpoints/{file}{mark}-{name}")
 
 
 def _column(name: str, kind: str, example: Example) -> str:

@@ -70,28 +70,8 @@ def main() -> None:
 
 
 for _command in (
-    *(
-        streams,
-        shards,
-        show,
-        where,
-        tail,
-        groups,
-        replay,
-        lag,
-        pending,
-        wait,
-        top,
-        exporter,
-        console,
-        add,
-        trim,
-        copy,
-        export,
-        import_file,
-        dead,
-    ),
-    *(doctor, verify, init, run, url, serve, show_help),
+    *(streams, shards, show, where, tail, groups, replay, lag, pending, wait, top, exporter, console, add, trim),
+    *(copy, export, import_file, dead, doctor, verify, init, run, url, serve, show_help),
 ):
     main.add_command(_command)
 dead.add_command(redrive)

@@ -82,8 +82,8 @@ def test_a_stream_gives_its_name_and_its_fields(server: Server, tmp_path: Path) 
     assert (config["source"]["streams"], config["dead_letters"]["stream"]) == ("my orders", "my orders:dead")
     assert (config["table"]["path"], "rule" in config) == ("out/my-orders", False)
     assert (config["source"]["group"], config["job"]["checkpoint"]) == (
-        "my orders-etl",
-        "out/checkpoints/my-orders-etl",
+        "etl",
+        "out/checkpoints/my-orders-636a9d37-etl",
     )
     missing = rstream("init", "etl", "--stream", "my order", "--url", server.url, "--output", "x.toml")
     assert (missing.exit_code, "did you mean 'my orders'?" in missing.output) == (1, True)
@@ -215,7 +215,7 @@ def test_a_program_for_a_stream_has_its_names_as_python_and_sql(columns: list[tu
     inferred = [InferredColumn(name, kind, 9, ((b"\x1b\n]", 1),)) for name, kind in columns]
     text = config_for("query", "a\"b'c\\", inferred, "redis://h", "NA")
     literals = {node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)}
-    assert {"a\"b'c\\", "a\"b'c\\-query", "redis://h", "NA", "out/checkpoints/a-b-c--query"} <= literals
+    assert {"a\"b'c\\", "a\"b'c\\-query", "redis://h", "NA", "out/checkpoints/a-b-c--494b4b6e-query"} <= literals
     assert len([one for one in literals if str(one).endswith(("STRING", "TIMESTAMP"))]) == 1
 
 
@@ -276,21 +276,21 @@ def test_by_spark_submit_the_command_becomes_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stream", ["shop:1:flat", "9 lives", "'; --", "ü", "{a}b", "$stream"])
 @pytest.mark.parametrize("job", ["etl", "aggregate", "archive"])
-def test_files_of_two_streams_share_no_group_and_no_checkpoint(job: str, stream: str) -> None:
+def test_files_of_two_streams_share_no_checkpoint(job: str, stream: str) -> None:
+    """A group is of one stream: both have the name of the job, which the pages have."""
     columns = [InferredColumn("a", "string")]
     mine, other = (tomllib.loads(config_for(job, name, columns)) for name in (stream, "orders"))
-    assert mine["source"]["group"] == f"{stream}-{job}"
-    assert mine["source"]["group"] != other["source"]["group"]
+    assert mine["source"]["group"] == other["source"]["group"] == job
     assert mine["job"]["checkpoint"] != other["job"]["checkpoint"]
     assert re.fullmatch(r"out/checkpoints/[\w.-]+", mine["job"]["checkpoint"], re.ASCII)
 
 
-def test_of_one_checkpoint_of_two_streams_the_groups_differ() -> None:
-    """Folders have fewer characters than streams. The checkpoint of another group is refused (RSTREAM_OFFSET)."""
+def test_streams_whose_names_differ_in_characters_of_no_file_share_no_checkpoint() -> None:
     columns = [InferredColumn("a", "string")]
-    one, other = (tomllib.loads(config_for("etl", name, columns)) for name in ("a:b", "a-b"))
-    assert one["job"]["checkpoint"] == other["job"]["checkpoint"]
-    assert (one["source"]["group"], other["source"]["group"]) == ("a:b-etl", "a-b-etl")
+    folders = {
+        tomllib.loads(config_for("etl", name, columns))["job"]["checkpoint"] for name in ("a:b", "a-b", "a b", "a/b")
+    }
+    assert len(folders) == 4
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,8 @@ def program(path: Path, says: str) -> Path:
 
 
 def test_servers_are_named() -> None:
-    assert [one.name for one in named([])] == [one.name for one in WANTED if one.name != "redis-path"]
+    only_if_named = ("redis-6.2", "redis-path")
+    assert [one.name for one in named([])] == [one.name for one in WANTED if one.name not in only_if_named]
     assert [one.version for one in named(["redis-path"])] == [""]
     assert [one.version for one in named(["redis-8.6", "valkey-9"])] == ["8.6.", "9."]
     with pytest.raises(ValueError, match="no server redis-5: there are redis-7.0, redis-8.0"):

@@ -55,7 +55,7 @@ MENDED = {
     ],
     "a successor has the lease of a stream that was deleted meanwhile": [(20765,), (20765, "renew")],
     "a query has the lease of each stream that it reads, and of no other": [
-        (40000117,), (40321064, "faults", "renew"), (700896, "lists"),
+        (40000117,), (40321064, "faults", "renew"), (700896, "lists"), (84000198, "patterns"),
     ],
     "a copy of a dead letter may have left its stream before a failover": [
         (40320664, "renew", "faults"), (40320664, "faults", "renew"),
@@ -79,6 +79,12 @@ MENDED = {
         (61000199, "faults"), (61000552, "faults"), (61000642, "faults"), (61000893, "faults"), (62000411, "renew"),
         (62000422, "renew"), (63000520, "faults", "renew"),
     ],
+    "no mark stays of a stream that the query has stopped reading": [(84000109, "delays")],
+    "entries of a missing group are counted when their batch is cut": [(84000302, "hands")],
+    "the origin of a dead letter is recorded before it": [
+        (84000082, "redriven"), (84000244, "redriven"), (84000306, "redriven"),
+    ],
+    "a redrive tells what was refused, also after a lost connection": [(84000236, "redriven")],
     "an error names a remedy": [(40300199, "faults", "renew"), (40100784, "faults"), (961181,)],
 }  # fmt: skip
 # Seeds in which the product does what is documented, each with words of the row (docs/reference/).
@@ -92,6 +98,15 @@ DOCUMENTED = {
     "restored once more, to a newer state": [(820141,)],
     "or its record (`maxDeliveries`) are missing, or older": [(61001354, "faults")],
     "before the query's group was created (or it is then destroyed)": [(61000158, "faults")],
+    "writes the dead letter, or sends the entries back, again": [
+        (84000016, "redriven"),
+        (84000275, "redriven"),
+        (84000322, "redriven"),
+        (84000123, "redriven"),
+        (84000291, "redriven"),
+        (84000232, "redriven"),
+    ],
+    "If a pattern no longer finds the stream when the query starts": [(84000313, "delays")],
     "If they are not pending now, they are not reported": [(62000465, "renew"), (60002727,)],
     "A group is moved or created again while its query takes or reserves a batch": [(62000524, "renew")],
     "The query begins at the stream's end at that moment, or at the ID": [(961151,), (40120097, "faults")],
@@ -120,19 +135,33 @@ EXCUSED = {
     ],
     # unnoticed.md, Who operates queries and groups: the newer checkpoint is used again
     "an older copy of the checkpoint has replaced the record": [(830368, "lists")],
+    # the same: what it has left pending, also for others
+    "delivered to others since an older copy was used, and handed over": [(80000360,)],
+    # data-loss.md: a shared group (now or at the last batch) decides
+    "shared at the batch that is logged after the server was restored": [(80000491,)],
+    # data-loss.md, Losses in a failover: while entries are pending that no batch has
+    "entries may be left at the batch that is logged after the server was restored": [(80001441,)],
     # unnoticed.md, Who operates queries and groups: lenient, and the group is missing
     "as many have left as were read, or others had read": [(483,), (960375,)],
     # unnoticed.md, Who operates queries and groups: a shared group is set forward
     "shared at the last batch, and set forward": [(1220, "faults")],
     # unnoticed.md, Who writes producers: a stream is created again, with lower IDs
-    "below where the query begins": [(40220740, "renew"), (40100912, "faults")],
+    "below where the query begins": [(40220740, "renew"), (40100912, "faults"), (80000971,)],
     # unnoticed.md, Who writes producers: the same within a batch
     "read in the place of deleted entries": [(40300164, "renew", "faults")],
     # unnoticed.md, Who writes other consumers: they delete the group
     "in the range of a batch, and in none": [(8600639,)],
     # docs/guide/trim.md: "A group that is created just then may miss entries", also those where no batch began
     "another group is created while the query removes entries": [(59980176,)],
+    # options.md, startingOffsets: where a new group starts
+    "a stream that a pattern has stopped reading begins anew in a list": [
+        (74070, "drawn"),
+        (84000052, "patterns"),
+        (84000375, "patterns"),
+    ],
     # nothing to document: the model
+    "a pattern that finds no stream, and another query of the consumer": [(84000104, "older"), (80002041,)],
+    "a redrive that has stood still for a day": [(84000200, "delays")],
     "a group that was set back below its stream's first entry": [(62000500, "renew")],
     "producers use no ID of an entry that was sent back": [(60000328,)],
     "another process with onNewCheckpoint=restart has set the groups": [(8600158,)],

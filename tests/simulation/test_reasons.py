@@ -34,7 +34,6 @@ WITHOUT = {
     "Spark 4.0 and 4.1: the checkpoint's file": "the simulated Spark has no such file",
     "`maxDeliveries`, and the driver is killed that often": "the simulated sinks keep what a batch has written",
     "A sink, a retry or a redrive writes to a stream": "no client replaces a stream of the sink",
-    "The right to write notes": "plans have no users",
     "They join such a group, and delete entries": "other consumers of plans delete no entry that they have read",
     "`XCLAIM` of pending entries from a query with `claimIdle`": "it concerns the order, and handed entries have none",
     "`XCLAIM … FORCE`": "no plan forces a claim",

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 import redis
 
 from tools.servers.server import Server
-from tools.simulation.histories import LENIENT, more, plan
+from tools.simulation.histories import LENIENT, POISON, more, plan
 from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.patched import product
 from tools.simulation.run import run
 from tools.simulation.setup import Plan, Step
 from tools.simulation.sinks import OUT
+from tools.simulation.told import at
 from tools.simulation.world import World
 
 LOSES_ITS_COMMIT = ("trigger", more(3), "trigger", Step("lose_commits", amount=0.01), "trigger")
@@ -49,13 +51,31 @@ def test_a_batch_that_runs_again_is_written_once() -> None:
     assert seen_by(elsewhere(*LOSES_ITS_COMMIT, "look")) == ([], [0, 8])
 
 
-def test_a_batch_that_has_lost_entries_stops_at_such_a_sink() -> None:
+AFTER_TWO_ROWS = at("EXEC", "kill", 7)
+STOPS: Mapping[str, tuple[Plan, str]] = {
+    "has lost entries": (
+        elsewhere(
+            "trigger", Step("trim", amount=0.99), Step("lose_commits", amount=0.99), "trigger", "trigger", **LENIENT
+        ),
+        "batch 0 of query q0 was written to stream 'out' before",
+    ),
+    "was cut": (
+        elsewhere(AFTER_TWO_ROWS, "trigger", AFTER_TWO_ROWS, "trigger", "trigger", "trigger", **POISON),
+        "an earlier run of batch 0 of query q0 wrote 2 rows to stream 'out' that this run does not have",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("why", STOPS)
+def test_a_batch_that_was_cut_or_has_lost_entries_stops_at_such_a_sink(why: str) -> None:
     """Documented: the error names the remedy, and the operator finds it on the sink's server."""
-    steps = ("trigger", Step("trim", amount=0.99), Step("lose_commits", amount=0.99), "trigger", "trigger")
+    made, said = STOPS[why]
     server, lines = ProcessServer(), list[str]()
     with product(server), server.client(decode_responses=True) as client:
-        assert run(server, client, elsewhere(*steps, **LENIENT), lines.append).failures == []
-    assert "[RSTREAM_LEDGER] batch 0 of query q0 was written to stream 'out' before" in "\n".join(lines)
+        assert run(server, client, made, lines.append).failures == []
+    [error, *_] = [line for line in lines if "[RSTREAM_LEDGER]" in line]
+    assert said in error
+    assert "HSET rstream:told:q0 'lossy 0:any' 1 on the sink's server" in error
 
 
 def test_the_digest_has_the_commands_of_both_servers() -> None:

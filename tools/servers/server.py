@@ -171,10 +171,12 @@ def started(
 
 
 @contextlib.contextmanager
-def running_redis(*arguments: str, variables: Mapping[str, str] | None = None) -> Iterator[Server]:
+def running_redis(
+    *arguments: str, variables: Mapping[str, str] | None = None, program: str | None = None
+) -> Iterator[Server]:
     """Start a redis-server on a free port; without persistence, unless the arguments enable it. variables: more
-    environment variables."""
-    path = redis_server_path()
+    environment variables; program: its path, if it is not the installed one."""
+    path = program or redis_server_path()
     assert path is not None, "redis-server is not installed"
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="rstream-redis-") as directory:

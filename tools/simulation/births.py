@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from spark_streams.connector.source.group.begin import InitialPositions
 from spark_streams.connector.source.group_client import Membership
+from tools.simulation.at_peace import unnoticed
 from tools.simulation.reasons import Reason
 from tools.simulation.world import CONSUMER, GROUP, World
 
@@ -25,6 +26,7 @@ class Births:
         self._created_again: dict[str, tuple[int, int]] = {}  # where the query begins in streams that had vanished
         # Where it begins in streams without a group, since it was asked: a run after a kill begins there, too.
         self._saved: dict[str, tuple[int, int]] = {}
+        self._left: dict[str, int] = {}  # entries so far, when the checkpoint dropped a stream that was missing
 
     def update(self, begun: bool = False) -> None:
         """Search for new groups. begun: the query has received its start offset."""
@@ -38,7 +40,7 @@ class Births:
                 model.stream(name).suffers("added before the start")
             model.excuse(below, Reason.BEFORE)
         for name in self._world.names():
-            if name in model.streams and model.streams[name].born:
+            if name in model.streams and model.streams[name].born and name not in self._left:
                 continue
             seen = self._world.see(name)
             if seen.position is None:
@@ -46,7 +48,8 @@ class Births:
                 continue
             model.stream(name).born = self._begun = True
             begins = min(_key(seen.position), self._saved.pop(name, _key(seen.position)))
-            before = [entry for entry in model.entries_of(name) if entry.key <= begins]
+            since = self._left.pop(name, 0)
+            before = [entry for entry in model.entries_of(name) if entry.key <= begins and entry.n > since]
             if "vanished" in model.stream(name).ever and not self._world.query.offsets:
                 self._created_again[name] = _key(seen.position)
             if not late or name in self._first:
@@ -78,6 +81,8 @@ class Births:
         same applies to a stream that is no longer in the query's list.
         """
         self._saved.pop(name, None)
+        if name in self._left and not self._is_without_group(name):
+            del self._left[name]
         if name not in self._world.query.reads():
             self._world.model.stream(name).born = self._world.see(name).position is not None
             self._world.model.excuse(self._world.model.entries_of(name), Reason.NOT_IN_THE_LIST)
@@ -111,6 +116,17 @@ class Births:
         model.stream(name).born = self._world.see(name).position is not None
         for entry in [] if model.stream(name).born else model.entries_of(name):
             entry.repeat_reasons.add(Reason.DROPPED_FROM_THE_LIST)
+
+    def left(self, name: str) -> None:
+        """Record that a query over a pattern has stopped reading a missing stream. If it is in a list later, its group
+        is a new one: what comes until then may be before that."""
+        if self._is_without_group(name):
+            self._left[name] = len(self._world.model.entries)
+            self._saved.pop(name, None)
+
+    def _is_without_group(self, name: str) -> bool:
+        with unnoticed(self._world):
+            return self._world.see(name).position is None
 
     def restart(self) -> None:
         """Start a new checkpoint: existing groups stay, missing groups are created as the options say.

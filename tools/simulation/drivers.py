@@ -206,6 +206,8 @@ class _NoBirths:
     def dropped(self, name: str) -> None:
         """The same."""
 
+    left = dropped
+
 
 class _LaneQuery(Query):
     @property

@@ -61,6 +61,7 @@ class Elsewhere:
         self._sessions = set[str]()  # renewed by those who live, and by the query while another process waits for it
         self._theirs: dict[str, str] = {}  # of a claim: its entries that are pending for a query that lives
         self.living: list[Holder] = []
+        self._forgotten = 0  # how often
 
     def begin(self, consumer: str, streams: Collection[str]) -> bool:
         """Start a query with this consumer. Return whether it has the leases: it waits for those of others until it
@@ -69,11 +70,14 @@ class Elsewhere:
         if not isinstance(world.server, ProcessServer) or world.network.is_disturbed or not streams:
             return False
         self._begun += 1
+        forgotten = self._forgotten
         address = replace(Address.parse(world.server.url), patience=PATIENCE)
         processes = _OtherMachine(self._begun, self.living)
         lease = ConsumerLease(address, GROUP, consumer, replace(TERMS, processes=processes))
         others = self._sessions_of(streams, CONSUMER, world.process) if world.query.running else set()
         self._sessions |= others
+        self._renewed = 0.0  # a thread of the query has renewed it also while a reply was late
+        self._renew()
         try:
             with connect(address) as server:
                 lease.hold(server, sorted(streams))
@@ -84,6 +88,8 @@ class Elsewhere:
             return False
         finally:
             self._sessions -= others
+        if forgotten < self._forgotten:
+            return False
         self.living.append(Holder(consumer, processes.pid, world.query.triggers))
         self._sessions |= self._sessions_of(streams, consumer, processes.pid)
         return True
@@ -102,6 +108,7 @@ class Elsewhere:
         """Take no notice of them any more: the server may have lost their leases."""
         self.living.clear()
         self._sessions.clear()
+        self._forgotten += 1
 
     def has_lease(self, streams: Iterable[str]) -> bool:
         """Whether a process that lives has the lease of the query's consumer on one of these streams."""

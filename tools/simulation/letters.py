@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spark_streams.connector.deadletter.envelope import FIELDS, MARK
+from spark_streams.connector.deadletter.mover import KEPT_MS
 from spark_streams.connector.deadletter.post import DEAD_LETTER_LIMITS
 from spark_streams.connector.deadletter.redrive import DeadLetterRedrive
 from spark_streams.connector.deadletter.redrive_plan import PARKED, RedriveOptions
@@ -29,24 +30,39 @@ from spark_streams.connector.wire.address import Address
 from spark_streams.operations.verify.history import Outcome, Place, Row, id_key
 from spark_streams.operations.verify.judge import Facts, judge
 from tools.simulation.actor import Actor, Killed
+from tools.simulation.at_peace import unnoticed
+from tools.simulation.in_process.server import ProcessServer
 from tools.simulation.model import Entry
 from tools.simulation.options import DEAD, long_delays
 from tools.simulation.reasons import Reason
 from tools.simulation.threads import PATIENCE, TERMS
 from tools.simulation.verdict import facts_of, kind_of, row_of
-from tools.simulation.world import GROUP, World, shape
+from tools.simulation.world import CONSUMER, GROUP, World, shape
 
 _ENVELOPE = frozenset(name.decode() for name in FIELDS)
 _MARK = MARK.decode()
 _KEYS_LOST = {"flushed", "server set back"}
 _LATE = 1_000  # milliseconds, more than an idle trigger takes
+# Events after which an entry may be read again, and fail again, if it was a dead letter by then.
+_READ_AGAIN = (
+    "flushed",
+    "server set back",
+    "checkpoint set back",
+    "checkpoint put back",
+    "commits lost",
+    "group created again",
+    "group destroyed",
+    "group set back",
+    "evicted committed",
+    "evicted attempts",
+)
 
 
 @dataclass
 class Letter:
     """A dead letter. entry: what it was; envelope: its fields `dl.*`; copies: entries that were made of it; is_gone:
-    it is no longer in its stream; repeat_reasons: why it may be sent back once more; again: why its entry may become
-    one once more."""
+    it is no longer in its stream; repeat_reasons: why it may be sent back once more; since: the number of events of its
+    entry's stream before it."""
 
     id: str
     entry: Entry
@@ -54,7 +70,7 @@ class Letter:
     copies: list[Entry | str] = field(default_factory=list)
     is_gone: bool = False
     repeat_reasons: set[Reason] = field(default_factory=set)
-    again: set[Reason] = field(default_factory=set)
+    since: int = 0
 
     @property
     def place(self) -> Place:
@@ -81,6 +97,7 @@ class Letters:
         self.all: dict[str, Letter] = {}
         self._sources: dict[int, Letter] = {}  # by the number of the entry that was made of it
         self._due: dict[tuple[str, int, str], int] = {}  # when entries that wait are read again: Unix milliseconds
+        self._not_noted = set[Place]()  # entries whose note stays, although they have a dead letter
         self._forgotten = set[int]()  # of these, what a server that was set back has not: it may give their IDs again
 
     def observe(self) -> None:
@@ -99,14 +116,18 @@ class Letters:
 
     def check_delays(self) -> None:
         """Check, while the query is idle, that entries wait for a retry as long as their delay by the server's clock,
-        and no longer: unless the clock was moved, or keys were lost."""
+        and no longer: unless the clock was moved, or keys were lost. Documented (dead-letters.md): nor those of a
+        stream that its pattern no longer found when it began."""
         world, options = self._world, self._world.query.options
         delays = [1000 * int(delay) for delay in long_delays(options.get("retryDelay", ""))]
         ever = {event for stream in world.model.streams.values() for event in stream.ever}
         if delays == [0] or "noAck" in options or any(one in _KEYS_LOST or "evicted" in one for one in ever):
             self._due = {}
             return
-        now, reads = world.server.core.clock.unix_ms(), [*world.query.reads()]
+        now, reads = world.server.core.clock.unix_ms(), {*world.query.reads()}
+        if "streamsPattern" in options:
+            with unnoticed(world):
+                reads &= {*world.query.began_with, *(name for name in reads if world.see(name).exists)}
         waits = {
             (name, attempts, entry_id): id_key(entry_id)[0] + delays[min(attempts, len(delays)) - 1]
             for name in world.names()
@@ -143,12 +164,6 @@ class Letters:
             if entry is not None and entry.key <= id_key(begin.get(entry.stream, "0-0")):
                 entry.excuses.add(Reason.A_LETTER)
 
-    def come_again(self, entries: Collection[Entry], why: Reason) -> None:
-        """Record that these entries may become dead letters once more."""
-        for letter in self.all.values():
-            if letter.entry in entries:
-                letter.again.add(why)
-
     def set_back(self, last: int = 0) -> None:
         """The server has another state now: what it holds is what counts. Redrives that run lose their connections.
         last: the newest entry when it was in that state: one before that it does not hold had left its stream by then.
@@ -166,6 +181,20 @@ class Letters:
             else:
                 self._add(entry_id, fields)
 
+    def note_is_refused(self, command: str, key: str, *words: str) -> None:
+        """A right is missing within a transaction whose other commands are done. Documented: it is repeated."""
+        if command == "HSET" and key.startswith("rstream:redriven:"):
+            for letter in (self.all[one] for one in words[::2] if one in self.all):
+                letter.repeat_reasons.add(Reason.NOTE_REFUSED)
+        notes = re.fullmatch(rf"rstream:notes:\{{(.+?)\}}:(?:(.+):)?{GROUP}:{CONSUMER}", key)
+        if command == "HSET" and notes is not None:
+            of = notes[2] or notes[1]
+            with unnoticed(self._world):
+                for entry_id in (field.rpartition(" ")[2] for field in words[::2]):
+                    found = dict(self._world.client.xrange(of, entry_id, entry_id))
+                    of_retry = found.get(entry_id, {})
+                    self._not_noted.add((of_retry.get("dl.stream", of), of_retry.get("dl.id", entry_id)))
+
     def explains(self, error: DecodeError) -> bool:
         """Whether mode FAILFAST must raise this."""
         entries = self._world.model.entries.values()
@@ -179,7 +208,7 @@ class Letters:
         if entry is None:
             return
         envelope = {name: value for name, value in fields.items() if name in _ENVELOPE}
-        letter = self.all[entry_id] = Letter(entry_id, entry, envelope)
+        letter = self.all[entry_id] = Letter(entry_id, entry, envelope, since=world.model.stream(entry.stream).happened)
         own = {name: value for name, value in fields.items() if name not in _ENVELOPE}
         source = self._sources.get(entry.n)
         redrives, previous = (0, "") if source is None else (source.redrives + 1, source.mark.split(" ", 2)[2])
@@ -197,7 +226,11 @@ class Letters:
             facts.rows = [row_of(entry)]
         letters = [one for one in self.all.values() if one.entry is entry]
         facts.letters, facts.is_bad = len(letters), True
-        facts.may_repeat |= {why for one in letters for why in one.again}
+        if len(letters) > 1 and not facts.rows:
+            stream, before = world.model.stream(entry.stream), min(one.since for one in letters)
+            is_again = any(stream.latest.get(event, 0) > before for event in _READ_AGAIN)
+            facts.may_repeat |= {Reason.A_LETTER_BEFORE} if is_again else set()
+            facts.may_repeat |= {Reason.NOTE_REFUSED} if entry.place in self._not_noted else set()
         self.judge(
             facts,
             [entry],
@@ -225,6 +258,7 @@ class Letters:
         world = self._world
         own = {field_name: value for field_name, value in fields.items() if field_name != _MARK}
         copy = world.model.add(name, entry_id, own)
+        world.is_added(copy)
         letter = next((one for one in self.all.values() if f" {DEAD}/{one.id} " in fields[_MARK]), None)
         if letter is None:
             self.judge(Facts(copy.place, rows=[row_of(copy)]), [copy], f"sent back: {entry_id} of {name}: {fields}")
@@ -298,7 +332,8 @@ _REFUSAL_ALLOWED = ("evicted redrive", "evicted redriven", "evicted lease", "evi
 
 @dataclass
 class Process:
-    """One process. before: dead letters that existed when it began; may_fail: the server was away meanwhile."""
+    """One process. before: dead letters that existed when it began; may_fail: the server was away meanwhile; since:
+    when it began to stand still (milliseconds of the server's clock); is_over: its state has expired since."""
 
     number: int
     options: RedriveOptions
@@ -306,6 +341,8 @@ class Process:
     before: list[Letter]
     may_fail: bool = False
     has_worked: bool = False
+    since: int = 0
+    is_over: bool = False
 
 
 class Redrives:
@@ -345,6 +382,7 @@ class Redrives:
         # One that stood still may go on until its successor has written its own state.
         is_refused = not process.has_worked and any(self._holds_lease(other) for other in self.standing)
         process.has_worked = True
+        process.is_over |= process.since > 0 and self._now() - process.since >= KEPT_MS
         self._working, world.pauses = process, 0
         process.may_fail |= world.away
         world.letters.observe()
@@ -358,6 +396,7 @@ class Redrives:
         if process.actor.done:
             self._judge(process)
             return
+        process.since = self._now()
         self.standing.append(process)
         has_begun = world.client.exists(key_beside(DEAD, "redrive"))
         if has_begun and not world.client.exists(_LEASE) and not self._has_lost_keys():
@@ -407,7 +446,7 @@ class Redrives:
         if error is None:
             self._check_nothing_left(process)
         elif isinstance(error, RedriveTakenError):
-            if not self.may_meet and not self._has_lost_keys():
+            if not (self.may_meet or process.is_over or self._has_lost_keys()):
                 world.fail(f"a redrive is refused | {shape(error)}", error.message)
         elif isinstance(error, StreamMissingError):
             if process.before and world.client.exists(DEAD):  # else the stream may have come after it had looked
@@ -432,6 +471,10 @@ class Redrives:
         for letter in process.before:
             is_left = not letter.is_gone and id_key(letter.id) <= bound
             self._world.letters.judge(Facts(letter.place, is_pending=is_left), [], f"{letter}; {process.actor.result}")
+
+    def _now(self) -> int:
+        server = self._world.server
+        return server.core.clock.unix_ms() if isinstance(server, ProcessServer) else 0
 
     def _has_lost_keys(self) -> bool:
         ever = {event for stream in self._world.model.streams.values() for event in stream.ever}

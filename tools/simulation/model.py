@@ -14,6 +14,8 @@ from tools.simulation.reasons import Reason
 
 # A cause that lasts until the checkpoint names the stream: its commit mark may be of the checkpoint before.
 OTHER_CHECKPOINT = "another checkpoint was used"
+# Others have had entries of the group: since then the query may not know what it has read.
+OTHERS = {"others read", "entries taken from us"}
 RETURNED = "evicted returned"  # the query may stop without need when it has the stream again (a row under Limits)
 # What the query has removed itself (onCommit), and an older copy of the checkpoint, or of the commit log, has not read.
 REMOVED_ITSELF, REMOVED_WITH_COMMIT = "removed by the query", "removed by the query, and its commit is lost"
@@ -78,8 +80,8 @@ class Stream:
 
     born: the group has existed on it, under this checkpoint; in_checkpoint: the checkpoint's last offset names it;
     appeared: number of events before its first entry; causes: events since the last peace for which the query may
-    stop; ever: all events; counted: entries that the log has reported as lost, and that the verdict has not compared
-    yet (a killed run may report them again); runs: the runs that have; told, told_by: what had been reported at the
+    stop; ever: all events; latest: the number of the last one of a kind; counted: entries that the log has reported as
+    lost, and that the verdict has not compared yet (a killed run may report them again); runs: the runs that have; told, told_by: what had been reported at the
     last peace, and by which runs: another run may report it once more; moved_at_first: an operator has moved its group
     before the first checkpoint, so that nobody knows what it has read; skipped: numbers of entries over which the
     group was set forward since the last peace, while no other consumer read from it; gone: the same of those that had
@@ -107,6 +109,7 @@ class Stream:
     back: set[int] = field(default_factory=set)
     was_lenient: bool = False
     happened: int = 0
+    latest: dict[str, int] = field(default_factory=dict)
     at_batch: int = 0
     seen: int = 0
 
@@ -115,6 +118,7 @@ class Stream:
         self.causes.add(cause)
         self.ever.add(cause)
         self.happened += 1
+        self.latest[cause] = self.happened
 
 
 class Model:

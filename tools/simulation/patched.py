@@ -16,6 +16,7 @@ from spark_streams.connector.spark import worker as task_context
 from spark_streams.connector.wire import parts
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connection import Connection
+from spark_streams.connector.wire.topology import SlotMap, Topology
 from tools.sending import acknowledged_in, claimed_in, commands_in
 from tools.servers.managed.newer_watch import newer_watch
 from tools.servers.server import Server
@@ -65,7 +66,7 @@ def in_world(world: World) -> Iterator[None]:
 
 
 def _ticks(patch: pytest.MonkeyPatch) -> None:
-    original_init, original_send = Connection.__init__, Connection.send
+    original_init, original_send, original_refresh = Connection.__init__, Connection.send, Topology._refresh
 
     def init(self: Connection, address: Address, node_address: Address | None = None) -> None:
         world = world_of["now"]
@@ -99,8 +100,18 @@ def _ticks(patch: pytest.MonkeyPatch) -> None:
             world.network.reply(self)
         world.tick(self)
 
+    def refresh(self: Topology) -> SlotMap:
+        """The map of slots has a lock, and several simulated processes share this one: nothing happens meanwhile."""
+        world = world_of["now"]
+        before, world.looks_on = world.looks_on, True
+        try:
+            return original_refresh(self)
+        finally:
+            world.looks_on = before
+
     patch.setattr(Connection, "__init__", init)
     patch.setattr(Connection, "send", send)
+    patch.setattr(Topology, "_refresh", refresh)
 
 
 def _require_life() -> None:

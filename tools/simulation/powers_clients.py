@@ -20,7 +20,7 @@ from spark_streams.operations.verify.history import id_key
 from tools.simulation.journeys import Asker
 from tools.simulation.letters import CHANGED
 from tools.simulation.mixes import is_behind
-from tools.simulation.model import Entry
+from tools.simulation.model import OTHERS, Entry
 from tools.simulation.options import DEAD
 from tools.simulation.reasons import Reason
 from tools.simulation.setup import Step, part, pick
@@ -317,7 +317,7 @@ def remake(world: World, step: Step) -> None:
     _skipped(world, name, seen.position, world.see(name).position)
     # Documented: created again amid a trigger, or after a seek that no run has followed yet. The checkpoint may still
     # know that others have read from it.
-    was_shared = world.model.stream(name).ever & {"others read", "entries taken from us"}
+    was_shared = world.model.stream(name).ever & OTHERS
     if was_shared and (amid_a_trigger(world) or is_sought(world, [name])):
         world.model.is_shared(name)
         taken = world.model.entries_of(name, seen.ours()) if world.query.takes_a_batch else []

@@ -195,7 +195,7 @@ def stall(world: World, step: Step) -> None:
 
 def _begins(world: World) -> bool:
     """Let another process begin to read. Return whether it has the lease of all streams; False also if it cannot reach
-    the server."""
+    the server, or if its pattern has found none: it knows of no checkpoint."""
     first, world.process, world.rival = world.process, _RIVAL, world.process
     world.keeps_leases = True
     try:
@@ -212,7 +212,7 @@ def _begins(world: World) -> bool:
         return False
     finally:
         world.process, world.rival = first, None
-    return True
+    return bool(batches.streams)
 
 
 def _reads_again(world: World) -> None:

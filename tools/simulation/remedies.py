@@ -22,14 +22,13 @@ from spark_streams.connector.source.commit_mark import Mark, committed_key
 from spark_streams.operations.verify.history import id_key
 from spark_streams.operations.verify.judge import Facts, judge
 from tools.simulation.met import GOES_ON, LEDGER_REMEDIES, finding_of, named_in, pair
-from tools.simulation.model import OTHER_CHECKPOINT, REMOVED_WITH_COMMIT, RETURNED
+from tools.simulation.model import OTHER_CHECKPOINT, OTHERS, REMOVED_WITH_COMMIT, RETURNED
 from tools.simulation.options import without
 from tools.simulation.reasons import Reason
 from tools.simulation.sinks import OUT
 from tools.simulation.world import CONSUMER, GROUP, OTHER, World, shape
 
 _MAX_REPEATS = 3  # of an error without other events
-_OF_OTHERS = {"others read", "entries taken from us"}
 
 
 class Operator:
@@ -104,7 +103,7 @@ class Operator:
             Reason.DELETED_AHEAD: self._knows_of_a_deletion_above(text, streams),
             Reason.LEFT_BY_A_RUN: not forgiven and self._is_left_by_a_run_with_a_list(text),
         }
-        others = {cause for name in streams for cause in world.model.stream(name).ever & _OF_OTHERS if forgiven}
+        others = {cause for name in streams for cause in world.model.stream(name).ever & OTHERS if forgiven}
         self._judge_alarm(error, streams, {*causes}, {one for one, is_so in reasons.items() if is_so}, forgiven, others)
         # Documented: a group from which others read is not set to the checkpoint.
         stuck_with_others = re.search("reads from (it|the group), too|A query with noAck cannot read them", text)

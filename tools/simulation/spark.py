@@ -34,7 +34,7 @@ from spark_streams.operations.verify.history import id_key
 from tools.simulation.actor import Killed
 from tools.simulation.at_peace import unnoticed
 from tools.simulation.mixes import with_limits
-from tools.simulation.model import Entry
+from tools.simulation.model import OTHERS, Entry
 from tools.simulation.reasons import Reason
 from tools.simulation.tasks import SCHEMA, WITH_VALUES, Tasks
 from tools.simulation.threads import PATIENCE, TERMS
@@ -53,7 +53,8 @@ class Query:
 
     offsets: the offset log; committed: the last batch of the commit log; epoch: number of earlier checkpoints; options:
     of the next start; lenient: after an error it runs with failOnDataLoss=false, until it is idle (strict_again) or its
-    options change; takes_a_batch: a trigger has begun, and its offset is not logged yet.
+    options change; takes_a_batch: a trigger has begun, and its offset is not logged yet; began_with: the streams that
+    existed when the run began.
     """
 
     def __init__(
@@ -83,8 +84,10 @@ class Query:
         self.listed = set[str]()  # all streams that were ever in its list
         self.tasks = Tasks(world, self)
         self.takes_a_batch = False
+        self.began_with = set[str]()
         self._reader: StreamReader | HistoryReader | None = None
         self._limit: ReadLimit = ReadAllAvailable()
+        self._below = set[int]()  # entries that were added below the query's position
         self._last_run = -1  # number of the last batch that was run
 
     # -- state ---------------------------------------------------------------------------------------------------
@@ -151,9 +154,13 @@ class Query:
         return bool(self.offsets) and bool(self.offsets[-1].get("record"))
 
     def begins_above(self, entry: Entry) -> bool:
-        """Whether no batch has read the entry's stream, and the query begins above the entry (documented)."""
+        """Whether no batch has read the entry's stream, and the query begins above the entry (documented). If it was
+        read, and created again, that is so as long as it looks like the one that was read (`_look_known`)."""
         at = self._at(entry.stream)
-        return at is not None and not at.number and entry.key <= id_key(str(at.position))
+        is_below = at is not None and entry.key <= id_key(str(at.position))
+        if at is not None and at.number and is_below:
+            self._below.add(entry.n)
+        return at is not None and not at.number and is_below
 
     def is_within_batch(self, entry: Entry) -> bool:
         """Whether an entry that is added now is within a range of the last batch: its stream was created again."""
@@ -226,9 +233,15 @@ class Query:
             self.world.fail(f"two queries | {self.mode}", "a query goes on although another one has its lease")
 
     def _is_taken(self) -> bool:
-        """Whether another machine has the leases. A query over a pattern does not know of streams that were deleted."""
+        """Whether another machine has the leases. A query over a pattern does not know of streams that were deleted, or
+        have neither entries nor the group."""
         by_pattern, exists = "streamsPattern" in self.options, self.world.client.exists
-        return self.world.elsewhere.has_lease([name for name in self.reads() if not by_pattern or exists(name)])
+        unfinished = _ranges(self.offsets[-1]) if self.committed < len(self.offsets) - 1 else ()
+        reads = [name for name in self.reads() if not by_pattern or exists(name)]
+        with unnoticed(self.world):
+            seen = {name: self.world.see(name) for name in reads}
+        reads = [name for name, of in seen.items() if not by_pattern or of.ids or of.position is not None]
+        return self.world.elsewhere.has_lease([*reads, *unfinished])
 
     def die(self) -> None:
         """Kill the process."""
@@ -263,6 +276,8 @@ class Query:
 
     def _start(self, available_now: bool) -> None:
         self.runs += 1
+        with unnoticed(self.world):
+            self.began_with = {name for name in self.world.names() if self.world.see(name).exists}
         self.world.model.begun = True
         self.was_limited |= "maxDeliveries" in self.options
         self.was_no_ack |= self.options.get("noAck") == "true"
@@ -294,8 +309,10 @@ class Query:
         self.world.tick()
         if self.world.verbose:
             self.world.tell(f"   latestOffset({_shown(start)})")
+        self._look_known()
         self.takes_a_batch = True
         self.triggers += 1
+        back = {name: {*stream.back} for name, stream in self.world.model.streams.items()}
         try:
             end = _through_json(self._reader.latestOffset(start, self._limit))
         finally:
@@ -312,10 +329,36 @@ class Query:
         self.offsets.append(end)
         self._names(end)
         self._update_named_streams()
+        for name, stream in self.world.model.streams.items():
+            self._went_back(name, stream.back - back.get(name, set()))
         self.world.tick()
         if len(self.offsets) > 1:
             self._reader.commit(self.offsets[-2])
         return True
+
+    def _look_known(self) -> None:
+        """Record which entries of a stream that was created again are below the query's position. Documented: they are
+        not read if it looks like the one that was read."""
+        for entry in (self.world.model.entries[n] for n in sorted(self._below)):
+            at = self._at(entry.stream)
+            with unnoticed(self.world):
+                head = self.world.head(entry.stream)
+            if at is None or entry.key > id_key(str(at.position)):
+                self._below.discard(entry.n)
+            elif head is not None and head[0] >= at.added and id_key(head[1]) >= id_key(str(at.position)):
+                self.world.model.excuse([entry], Reason.BELOW_THE_BEGIN)
+
+    def _went_back(self, name: str, numbers: set[int]) -> None:
+        """Record that the server was restored amid the trigger, so that these entries may be delivered again, or are
+        pending: the offset that has followed decides, as that of the last batch does."""
+        with unnoticed(self.world):
+            ours = self.world.see(name).ours() if numbers and name in self.offsets[-1].get("left", ()) else []
+        is_shared = self.is_account_unknown(name) and OTHERS & self.world.model.stream(name).ever
+        for entry in (self.world.model.entries[n] for n in numbers):
+            if is_shared:
+                entry.repeat_reasons.add(Reason.SHARED_SET_BACK)
+            if entry.id in ours:
+                entry.repeat_reasons.add(Reason.PENDING_BESIDE)
 
     def _run(self) -> None:
         """Run the last batch of the offset log."""
@@ -449,13 +492,14 @@ class Query:
         for name in self.reads():
             if name in self.world.model.streams:
                 self.world.model.stream(name).suffers("checkpoint put back")
-        # Documented: what the older copy has left pending, or is delivered again since, is read again.
+        # Documented: what the older copy has left pending, or is delivered again since, also to others, is read again.
         with unnoticed(self.world):
             seen = {name: self.world.see(name) for name in self.reads()}
+        read = {row.value[1] for row in self.world.sink.rows()}
         for entry in self.world.model.entries.values():
             of = seen.get(entry.stream, Seen())
             is_above = of.position is not None and entry.key > id_key(of.position)
-            if is_above or entry.id in of.ours():
+            if is_above or entry.id in of.ours() or (entry.id in of.pending and entry.n in read):
                 entry.repeat_reasons.add(Reason.NEWER_CHECKPOINT)
         # Documented: the older copy has replaced the record, and discarded the notes, of the newer one's last batch.
         for name, parts in _ranges(self.offsets[-1]).items() if self.has_record else ():
@@ -469,8 +513,8 @@ class Query:
         """Update which streams the last offset names. Removals in other streams may go unnoticed (see Limits)."""
         named = self.offsets[-1]["streams"] if self.offsets else ()
         for name, stream in self.world.model.streams.items():
-            if stream.in_checkpoint and name not in {*named, *self.reads()}:
-                self.world.births.dropped(name)
+            if stream.in_checkpoint and name not in named:
+                (self.world.births.left if name in self.reads() else self.world.births.dropped)(name)
             stream.in_checkpoint = name in named
 
 

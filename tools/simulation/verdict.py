@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 import redis
 
-from spark_streams.operations.verify.history import Outcome, Place, Row, id_key
+from spark_streams.operations.verify.history import Outcome, Place, Row, Value, id_key
 from spark_streams.operations.verify.judge import Counted, Facts, Fault, judge
 from tools.simulation.at_peace import check_invariant
 from tools.simulation.mixes import is_behind
-from tools.simulation.model import Entry
+from tools.simulation.model import OTHERS, Entry
 from tools.simulation.reasons import Reason
 from tools.simulation.sinks import OUT
 from tools.simulation.world import GROUP, World, counted, is_ours
@@ -109,10 +109,11 @@ def at_the_end(world: World) -> None:
     """Check that no entry is lost, duplicated, unknown, out of order or pending."""
     model, reads = world.model, world.query.reads()
     _judge_pending(world, reads, at_last=True)
-    facts: dict[Place, Facts] = {}
+    facts: dict[tuple[Place, Value], Facts] = {}  # a restored server may give an ID a second time
     highest: dict[str, tuple[int, int]] = {}
     for entry in model.entries.values():
-        found = facts[entry.place] = facts_of(entry)
+        found = facts_of(entry)
+        facts[entry.place, ("p", entry.n)] = found
         if entry.stream not in reads:
             found.may_miss |= {Reason.NOT_READ}
         if world.sink.may_repeat:
@@ -124,7 +125,10 @@ def at_the_end(world: World) -> None:
             found.may_reorder |= {Reason.READ_ONCE_OF_TWO}
         found.is_reported |= entry.named
     for row in world.sink.rows():
-        facts.setdefault(row.place, Facts(row.place, row.value)).rows.append(row)
+        found = facts.setdefault((row.place, row.value), Facts(row.place, row.value))
+        found.rows.append(row)
+        if world.sink.may_repeat and len(found.rows) > 1:
+            found.may_reorder |= {Reason.AT_LEAST_ONCE}
     judgement = judge(facts.values())
     world.used.update(judgement.used)
     for fault, words in _AT_THE_END.items():
@@ -197,7 +201,7 @@ def _facts_at_peace(world: World, entry: Entry, is_lenient: bool) -> Facts:
     if entry.named and not is_lenient:
         facts.is_reported = True
     # Documented: XDEL ahead of a shared group resets the server's counts.
-    if entry.removed_by and "deleted" in stream.ever and stream.ever & {"others read", "entries taken from us"}:
+    if entry.removed_by and "deleted" in stream.ever and stream.ever & OTHERS:
         facts.may_miss |= {Reason.DELETED_AHEAD}
         facts.may_count |= {Reason.DELETED_AHEAD} if is_due else frozenset()
     if entry.removed_by in _WITH_ALL and (is_lenient or stream.was_lenient):
@@ -259,9 +263,11 @@ def _state(world: World, entry: Entry) -> str:
     seen = world.see(entry.stream)
     if seen.position is None:
         return "without a group"
+    if entry.key > id_key(seen.position):  # also if it is pending: the group delivers it again
+        return "unread"
     if entry.id in seen.pending:
         return "pending" if is_ours(seen.pending[entry.id]) else "theirs"
-    return "unread" if entry.key > id_key(seen.position) else "passed over"
+    return "passed over"
 
 
 def _shown(entries: list[Entry]) -> str:

@@ -274,13 +274,17 @@ class World:
         for _ in range(count):
             fields = {"n": str(len(self.model.entries) + 1), "v": value} if self.setup.has_values else None
             entry = self.model.add(stream, self.next_id(stream), fields)
-            if self.query is not None and self.query.begins_above(entry):
-                self.model.excuse([entry], Reason.BELOW_THE_BEGIN)
-            if self.query is not None and self.query.is_within_batch(entry):  # documented: it is read in its place
-                entry.repeat_reasons.add(Reason.READ_IN_PLACE)
+            self.is_added(entry)
             self.client.xadd(stream, cast("Any", entry.fields), id=entry.id)
             entries.append(entry)
         return entries
+
+    def is_added(self, entry: Entry) -> None:
+        """Record what is documented of a new entry whose stream was created again."""
+        if self.query is not None and self.query.begins_above(entry):
+            self.model.excuse([entry], Reason.BELOW_THE_BEGIN)
+        if self.query is not None and self.query.is_within_batch(entry):  # it is read in its place
+            entry.repeat_reasons.add(Reason.READ_IN_PLACE)
 
     def see(self, stream: str) -> Seen:
         """Return the state of one stream on the server."""
@@ -306,14 +310,19 @@ class World:
             is_counted,
         )
 
+    def head(self, stream: str) -> tuple[int, str] | None:
+        """Return how many entries were ever added, and the last ID; None: there is no stream."""
+        try:
+            head = self.client.xinfo_stream(stream)
+        except redis.ResponseError:
+            return None
+        return int(head["entries-added"]), str(head["last-generated-id"])
+
     def added_to(self, stream: str, position: str) -> int | None:
         """Return how many entries were ever added up to a position, as `rstream groups` counts them; None: there is no
         stream."""
-        try:
-            added = int(self.client.xinfo_stream(stream)["entries-added"])
-        except redis.ResponseError:
-            return None
-        return added - len(self.client.xrange(stream, f"({position}"))
+        head = self.head(stream)
+        return None if head is None else head[0] - len(self.client.xrange(stream, f"({position}"))
 
     @functools.cached_property
     def supports_xnack(self) -> bool:

@@ -158,7 +158,7 @@ class RedriveRun:
             self.home.execute("UNWATCH")
             raise RedriveTakenError(
                 f"another process has taken over the redrive of stream {self.stream!r} at {self.session.address} "
-                "while this one stood still. It moves the remaining dead letters"
+                "while this one stood still, or it did so for a day. If none runs, start it again: it moves the rest"
             )
         self.state = state
 
@@ -278,7 +278,7 @@ class Mover:
     def __init__(self, run: RedriveRun, parking: str) -> None:
         self.vanished = 0
         self._run, self._parking = run, parking
-        self._sent: dict[int, PagePlan] = {}  # by serial: since the last transaction that is known to have succeeded
+        self._sent: dict[int, PagePlan] = {}  # whole pages by serial, since the last transaction that has succeeded
 
     def begin(self) -> PagePlan | None:
         """Watch the state, and finish the page that an earlier process or connection began. Return the plan of a page
@@ -359,7 +359,8 @@ class Mover:
         run.watch()
         moved = int(np.count_nonzero(np.asarray(places) < plan.count(Decision.MOVE)))
         state = run.next(moved, len(places) - moved)
-        self._sent[state.serial] = plan
+        if len(places) == len(plan.rows):  # else the page is read again: it tells what is refused
+            self._sent[state.serial] = plan
         ids = [plan.ids[place] for place in places]
         replies = transact(run.home, [("XDEL", run.stream, *ids), state.store(run.stream)])
         self.vanished += len(ids) - require_unchanged(run, replies)[0]

@@ -1,12 +1,13 @@
 """Post dead letters: each entry gets exactly one, and is acknowledged together with it.
 
-    → WATCH to   XINFO STREAM to   is each dead letter still due?   its note has a value, or the entry is pending
-    → MULTI   XADD to …   XACK …   HSET notes   HSET origins   EXEC   nil if `to` has changed since WATCH
+    → WATCH to   HSET origins   XINFO STREAM to   is each dead letter still due?   its note has a value, or the entry is
+                                                  pending
+    → MULTI   XADD to …   XACK …   HSET notes   EXEC   nil if `to` has changed since WATCH
 
 If the dead-letter stream is in another slot of a cluster than the entries, no transaction covers both. Then there are
 two transactions, and `rstream:outbox:{to}:<group>:<stream>` holds the IDs of entries between them:
 
-    → MULTI   XADD to …   HSET outbox ids   HSET origins   EXEC     in the slot of the dead letters
+    → MULTI   XADD to …   HSET outbox ids   EXEC     in the slot of the dead letters
     → MULTI   XACK …   HSET notes   EXEC                            in the slot of the entries
     → HDEL outbox ids
 
@@ -320,11 +321,12 @@ class _Portion:
         )
 
     def _watch(self, target: Connection, outbox: bytes | None, with_stream: bool) -> set[bytes]:
-        """Watch the dead-letter stream and the outbox, and return the IDs in it. Raises if the stream cannot take this
-        many dead letters; then nothing is watched."""
+        """Watch the dead-letter stream and the outbox, record the origin, and return the IDs in the outbox. Raises if
+        the stream cannot take this many dead letters; then nothing is watched."""
         keys, reads = [self.to] if with_stream else list[Key](), [] if outbox is None else [("HGETALL", outbox)]
         keys += [] if outbox is None else [outbox]
-        replies = watch_and_check_ids(target, keys, [self.to], len(self.entries), *reads)
+        origin = origin_command(self.to, origin_of(self.stream), self.group)
+        _, *replies = watch_and_check_ids(target, keys, [self.to], len(self.entries), origin, *reads)
         return {entry for flat in replies for entry in flat[0::2]}
 
     def _due(self, target: Connection, home: Connection) -> list[FailedEntry]:
@@ -342,7 +344,6 @@ class _Portion:
             then = acknowledgement(self.group, fresh)
         else:
             then = [("HSET", outbox, *[word for entry in fresh for word in (entry.id, b"")])]
-        then = [*then, origin_command(self.to, origin_of(self.stream), self.group)]
         replies = _transaction(target, self.to, fresh, [*[entry.dead_letter(self.to) for entry in fresh], *then])
         if replies is None:
             return False

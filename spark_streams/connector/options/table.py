@@ -42,8 +42,8 @@ _WHAT_TO_READ = (
     Option(
         "shards",
         parsers.shards,
-        "Number of [shards](keys.md#shards) of each stream in `streams`, if the query starts before the first sink. "
-        "Existing shards are read without this option.",
+        "Number of [shards](keys.md#shards) of each of `streams`, if the query starts before the first sink. "
+        "Existing shards need no option.",
         shown="as recorded on the server",
         only="stream",
     ),
@@ -73,8 +73,7 @@ _WHAT_TO_READ = (
         "pushFilters",
         parsers.flag,
         "`true`: filters on stream, ID and timestamp limit the entries that are read (needs "
-        "`spark.sql.python.filterPushdown.enabled`). Use the DataFrame with one filter only, and load another one for "
-        "the next filter.",
+        "`spark.sql.python.filterPushdown.enabled`). Each filter needs a DataFrame of its own.",
         default=False,
         only="batch",
     ),
@@ -97,7 +96,7 @@ _WHERE_TO_START_AND_END = (
     Option(
         "endingOffsets",
         parsers.positions("$", "latest", missing_seq=U64_MAX),
-        "Where to end: `latest`, up to and including an entry ID, or JSON of these by stream or Redis pattern.",
+        "Where to end: `latest`, up to and including an entry ID, or JSON of these by stream or pattern.",
         default=parsers.PerStream("$", {}),
         shown="`latest`",
         only="batch",
@@ -111,8 +110,8 @@ _WHERE_TO_START_AND_END = (
     Option(
         "onNewCheckpoint",
         parsers.one_of("resume", "restart"),
-        "What a query without a checkpoint does if its group exists. `resume`: it continues at the group's position. "
-        "`restart`: it sets the group to `startingOffsets` and reads again ([details](#start-of-a-group)).",
+        "For a query without a checkpoint whose group exists. `resume`: it continues at the group's position. "
+        "`restart`: it sets the group to `startingOffsets` ([details](#start-of-a-group)).",
         default="resume",
         only="stream",
     ),
@@ -138,8 +137,8 @@ _HOW_MUCH = (
     Option(
         "targetBatchTime",
         duration,
-        "About how long a micro-batch takes (`10s`). The limit of each micro-batch follows the speed of the last ones. "
-        "The first one of a run is small. Use no trigger interval ([details](#limit-by-time)).",
+        "About how long a micro-batch takes (`10s`): its limit follows the speed of the last ones. Use no trigger "
+        "interval ([details](#limit-by-time)).",
         only="stream",
     ),
     Option(
@@ -162,8 +161,8 @@ _HOW_MUCH = (
     Option(
         "ordered",
         parsers.flag,
-        "`true`: one task for each stream or shard, so that its rows come in stream order. Entries of `claimIdle` may "
-        "come after later entries.",
+        "`true`: one task for each stream or shard, so that its rows come in stream order, except "
+        "[entries of other consumers](guarantees.md#source).",
         default=False,
     ),
     Option(
@@ -234,8 +233,8 @@ _BAD_ENTRIES = (
     Option(
         "deadLetterStream",
         parsers.text,
-        "Stream for entries that cannot be processed, with unchanged fields and additional `dl.*` fields. Entries that "
-        "a consumer released as fatal (`XNACK … FATAL`) go there, too.",
+        "Stream for entries that cannot be processed, with unchanged fields and `dl.*` fields. Entries that a consumer "
+        "released as fatal (`XNACK … FATAL`) go there, too.",
         only="stream",
     ),
     Option(
@@ -273,12 +272,12 @@ _REMOVAL = (
     ),
 )
 SOURCE_GROUPS: Mapping[str, tuple[Option, ...]] = {
-    "What to read": _WHAT_TO_READ,
-    "Where to start and end": _WHERE_TO_START_AND_END,
-    "How much": _HOW_MUCH,
-    "Who else reads": _WHO_ELSE_READS,
-    "Bad entries": _BAD_ENTRIES,
-    "Removal": _REMOVAL,
+    "Choose streams": _WHAT_TO_READ,
+    "Choose or share a group": _WHO_ELSE_READS,
+    "Start and end": _WHERE_TO_START_AND_END,
+    "Limit and divide micro-batches": _HOW_MUCH,
+    "Handle bad entries": _BAD_ENTRIES,
+    "Remove entries, accept losses": _REMOVAL,
 }
 
 
@@ -325,16 +324,16 @@ _ONCE = (
     Option(
         "delivery",
         parsers.one_of("exactly-once", "at-least-once"),
-        "`exactly-once`: a ledger recognises rows that retried tasks, speculative copies and replayed batches send "
-        "again. `at-least-once`: they are written again.",
+        "`exactly-once`: a ledger recognises rows that a retry, copy or replay sends again. `at-least-once`: they are "
+        "written again.",
         default="exactly-once",
     ),
     Option(
         "transaction",
         parsers.text,
-        "For `df.write` within `foreachBatch`: a name for this write, different from the other writes of the function. "
-        "Its rows are then written once, also when Spark replays the micro-batch. Over Spark Connect: "
-        "[`spark_streams.transaction`](../guide/notebooks.md#write-once-within-foreachbatch) sets it.",
+        "For `df.write` within `foreachBatch`: a name for this write, different from others of the function. Its rows "
+        "are written once, also when Spark replays the micro-batch. Over Spark Connect: "
+        "[`spark_streams.transaction`](../guide/notebooks.md#write-once-within-foreachbatch).",
     ),
     # Returned by `spark_streams.transaction`: number of the micro-batch, and ID of the query in its checkpoint.
     Option("transactionBatch", parsers.number, ""),
@@ -349,8 +348,8 @@ _TRIMMING = (
     Option(
         "trim",
         parsers.one_of("acked"),
-        "`acked`: never trim an entry that a group has not yet received and acknowledged. Without a threshold, trim "
-        "all that every group has acknowledged.",
+        "`acked`: never trim an entry that a group has not acknowledged. Without a threshold, trim all that every "
+        "group has acknowledged.",
     ),
     Option("maxlen", parsers.count, "Trim each stream to about this many entries, once per chunk.", shown="unbounded"),
     Option("minId", parsers.entry_id, "Trim entries whose ID is below this one.", shown="unbounded"),
@@ -363,8 +362,8 @@ _TRIMMING = (
     Option(
         "retentionBytes",
         parsers.size,
-        "Trim each stream to about this many bytes of the server's memory (`512mb`, `2gb`). It may be combined with "
-        "`maxlen`, `minId` and `retention`.",
+        "Trim each stream to about this many bytes of the server's memory (`512mb`). It may be combined with the "
+        "others.",
         shown="unbounded",
     ),
 )
@@ -379,10 +378,10 @@ _PACE = (
     Option("chunkSize", parsers.count, "", default=5_000, shown=""),
 )
 SINK_GROUPS: Mapping[str, tuple[Option, ...]] = {
-    "Where to write": _WHERE_TO_WRITE,
-    "Once": _ONCE,
-    "Trimming": _TRIMMING,
-    "Pace": _PACE,
+    "Choose streams and IDs": _WHERE_TO_WRITE,
+    "Write once": _ONCE,
+    "Trim": _TRIMMING,
+    "Limit the rate": _PACE,
 }
 
 

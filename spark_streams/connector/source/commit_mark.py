@@ -65,7 +65,7 @@ class Mark(NamedTuple):
         name, _, more = name.partition(" ")
         number, dot, token = name.partition(".")
         batch = parse_number(number)
-        if batch is None or not dot:
+        if batch is None or not dot or more not in ("", _REPLAY):
             return None
         try:
             return cls(StreamId.parse(entry_id), batch, token, more == _REPLAY)

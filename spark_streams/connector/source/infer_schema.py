@@ -94,7 +94,7 @@ class InferredColumn:
     name: str  # of the field
     kind: str  # name of its type
     values: int = 0  # how many were sampled, without missing ones
-    misfits: tuple[tuple[bytes, int], ...] = ()  # values that do not fit, each with its count, the most frequent first
+    misfits: tuple[tuple[bytes, int], ...] = ()  # values that do not fit, or are no text, each with its count
 
     @property
     def comment(self) -> str | None:
@@ -105,7 +105,8 @@ class InferredColumn:
         shown = ", ".join(_shown(value) for value, _count in self.misfits[:3])
         rest = f" and {len(self.misfits) - 3:,} more" if len(self.misfits) > 3 else ""
         fitting = 100 * (self.values - misfit_count) / self.values
-        return f"{math.floor(fitting * 10) / 10:g} % of {self.values:,} values fit; not: {shown}{rest}"
+        what = "are text" if self.kind == "binary" else "fit"
+        return f"{math.floor(fitting * 10) / 10:g} % of {self.values:,} values {what}; not: {shown}{rest}"
 
 
 def infer(
@@ -169,7 +170,8 @@ def _column(name: str, present: Counter[bytes], share: float) -> InferredColumn:
             misfits = [(value, count) for value, count in misfits if value.strip() not in (b"0", b"1")]
         if _are_refused([value for value, _count in misfits], arrow):
             return InferredColumn(name, chosen, total, tuple(misfits))
-    return InferredColumn(name, "binary" if "binary" in kinds.values() else "string", total)
+    no_texts = tuple((value, count) for value, count in present.most_common() if kinds[value] == "binary")
+    return InferredColumn(name, "binary" if no_texts else "string", total, no_texts)
 
 
 def _are_refused(values: Sequence[bytes], to: pa.DataType) -> bool:

@@ -109,8 +109,8 @@ class StreamOffset(NamedTuple):
     added: int = 0
     # Lost entries that the server does not count as read by the group.
     missed: int = 0
-    # Entries that a shared group had read, as the server knew them. If it knows fewer later, or no number, it has
-    # forgotten them (FACTS R90).
+    # Entries that a shared group had read up to the position, or fewer, as the server knew them. If it knows fewer
+    # later, or no number, it has forgotten them (FACTS R90).
     group_read: int = 0
 
     @classmethod
@@ -148,7 +148,7 @@ class StreamOffset(NamedTuple):
     def moved(self, position: StreamId, read: int | None, missed: int = 0) -> StreamOffset:
         """Return the same at another position. Before the first batch, the token says what was read up to there."""
         token = self.token if self.number else Mark.at_begin(position, read).token
-        return self._replace(position=position, token=token, read=read, missed=missed)
+        return self._replace(position=position, token=token, read=read, missed=missed, group_read=0)
 
 
 @dataclass(frozen=True)

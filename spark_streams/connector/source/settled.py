@@ -11,11 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
-from spark_streams.base.ids import StreamId
+from spark_streams.base.ids import MIN_ID, StreamId
 from spark_streams.connector.source.commit_mark import Mark
 from spark_streams.connector.source.offset import Offset, Range, StreamOffset, around
-
-_OPEN_AFTER_A_KILL = 2  # batches of a stream: one in flight, and the one before it
 
 
 class Standing(NamedTuple):
@@ -51,13 +49,6 @@ class Standing(NamedTuple):
     def is_lost(self) -> bool:
         """Whether the mark is missing: the query has one before its first batch, and with noAck needs none."""
         return self.mark is None and self.is_open and self.at.mark.has_pending_list
-
-    @property
-    def is_before_bookmark(self) -> bool:
-        """Whether the server has returned to before the query was without a pending list: a kill leaves open two
-        batches at most. What is pending is then of a run before, and a query without a pending list began after it."""
-        mark = self.mark
-        return mark is not None and mark.has_pending_list and self.open_batches > _OPEN_AFTER_A_KILL
 
     @property
     def is_known(self) -> bool:
@@ -124,7 +115,8 @@ class Settled:
             batch = start.pending(stream) if is_read else ()
             if self._is_all_committed(stream):
                 # A batch that was not read stays pending: better read again than acknowledged unread.
-                ranges += around(stream, () if is_read else start.pending(stream), start[stream])
+                unread = () if is_read else start.pending(stream)
+                ranges += around(stream, [self._acknowledged_below(stream), *unread], start[stream])
             else:
                 ranges += [*self._before(stream), *batch]
         return [entries for entries in ranges if not entries.is_empty]
@@ -159,11 +151,18 @@ class Settled:
         return [unacknowledged[stream]] if self.is_first and stream in unacknowledged else []
 
     def _is_all_committed(self, stream: str) -> bool:
-        """Whether all that is pending up to the position was read, and is not acknowledged any more, or not yet."""
+        """Whether all that is pending up to the position was read, and is not acknowledged any more, or not yet. Of a
+        batch without a pending list that is what a run before it has left pending on a server of that time."""
         at, mark = standing = self.standing(stream)
         is_left = stream in self.checkpoint.left or (mark is not None and mark.has_replay)
-        had_pending_list = at.mark.has_pending_list or standing.is_before_bookmark
+        had_pending_list = at.mark.has_pending_list or (mark is not None and mark.has_pending_list)
         return self.is_first and standing.is_open and not is_left and had_pending_list
+
+    def _acknowledged_below(self, stream: str) -> Range:
+        """Return what the mark proves of a stream whose last batch was read without a pending list: that has read all
+        above it, and nothing at or below it."""
+        at, mark = self.standing(stream)
+        return Range(stream, MIN_ID, MIN_ID if mark is None or at.mark.has_pending_list else mark.id)
 
     def _is_restored(self, stream: str) -> bool:
         """Whether the server has lost acknowledgements: the mark is older than what may not be acknowledged yet."""

@@ -140,7 +140,8 @@ def node_of_a_cluster(address: Address) -> errors.UnsupportedError:
     return errors.UnsupportedError(
         f"the server at {address} is a node of a cluster, and other nodes hold some of the keys: write "
         "redis+cluster:// instead of redis:// (rediss+cluster:// instead of rediss://), "
-        f"{url_of_cluster(str(address))}"
+        f"{url_of_cluster(str(address))}; or, if a service has one address for all its shards: one hash tag in the "
+        "names of streams that are written together, as orders and {orders}:dead"
     )
 
 

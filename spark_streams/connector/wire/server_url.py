@@ -104,6 +104,8 @@ def check_url(url: str) -> str:
     if not url.startswith(_STARTS):
         raise InvalidOptionError(f"url {redacted(url)!r} is not a server address; {_HOW}")
     scheme = url.split(":", 1)[0]
+    if "#" in url:
+        raise InvalidOptionError(f"url {redacted(url)!r} has a '#', which begins no part of an address; {_ESCAPES}")
     try:
         urlsplit(url)
     except ValueError:  # the error's text would repeat a password that was typed in place of the host
@@ -188,7 +190,7 @@ def _check_servers(url: str, scheme: str) -> None:
     if not hosts.partition(":")[0]:
         raise InvalidOptionError(f"url {shown!r} names no host; {how}")
     matches = [_HOST.fullmatch(host.removesuffix(":")) for host in host_texts]
-    if not all(match is not None and int(match[3] or 0) < 65536 for match in matches):
+    if not all(match is not None and 0 < int(match[3] or _PORT) < 65536 for match in matches):
         raise InvalidOptionError(f"url {shown!r}: host and port cannot be read; {how}")
     name, database = _path(url)
     if scheme in SENTINEL and not name:

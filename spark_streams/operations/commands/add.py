@@ -51,8 +51,8 @@ def add(
     """Append an entry to STREAM. With `-`, append one entry for each line of standard input; a line is a JSON object.
 
     Values of a JSON line: a string is written unchanged, and a number with its original digits. Other values are
-    written as JSON. A field whose value is null is left out. The command prints
-    the entry's ID; with `-` the number of added entries. It acts at once: its purpose is to write new data.
+    written as JSON. A field whose value is null is left out. The command prints the entry's ID; with `-` the number of
+    added entries. It acts at once.
 
     In FIELD=VALUE, the first = ends the name. Within a name write \\= for an equals sign.
 
@@ -215,7 +215,9 @@ def _lines(lines: Iterable[bytes]) -> Iterator[list[str]]:
 def _fields(line: bytes) -> list[str]:
     """Return the fields of a line: name, value, name, value … Raises SchemaError."""
     try:
-        value = json.loads(line.decode(), parse_int=_JsonNumber, parse_float=_JsonNumber, parse_constant=_JsonNumber)
+        value = json.loads(
+            line.decode("utf-8-sig"), parse_int=_JsonNumber, parse_float=_JsonNumber, parse_constant=_JsonNumber
+        )
         if not isinstance(value, Mapping):
             raise SchemaError("is not a JSON object; write one JSON object on each line")
         fields = [word for name, content in value.items() if content is not None for word in (name, _text(content))]

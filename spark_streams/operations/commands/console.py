@@ -132,9 +132,7 @@ def console(
 
     \b
     Examples:
-      rstream console
       rstream console --write --log /var/log/billing.jsonl
-      rstream console --write --show order,amount
       rstream console --decode payload --registry https://registry.internal:8081
       rstream console --write --behind-proxy X-Forwarded-User --allowed-host ops.internal
     """

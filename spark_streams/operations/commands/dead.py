@@ -241,8 +241,7 @@ def show(
 def export(stream: str, output: str, limit: int | None, url: str, **filters: Unpack[FilterOptions]) -> None:
     """Write dead letters of STREAM as JSON lines: id, envelope, fields.
 
-    Bytes that are not UTF-8 are written as {"base64": "…"}. If a field name is not UTF-8 or occurs twice, `fields` is a
-    list of [name, value] instead of an object. Nothing is deleted.
+    Bytes are written as by rstream export. Nothing is deleted.
     """
     from spark_streams.connector.admin.dead_letters import as_line, each_dead_letter
 
@@ -271,11 +270,8 @@ def export(stream: str, output: str, limit: int | None, url: str, **filters: Unp
 def purge(stream: str, limit: int | None, yes: bool, url: str, as_json: bool, **filters: Unpack[FilterOptions]) -> None:
     """Delete dead letters of STREAM permanently. Other entries of STREAM stay.
 
-    Without --yes this is a dry run, which counts the dead letters by kind.
-
     \b
     Examples:
-      rstream dead purge orders:dead --older 30d
       rstream dead purge orders:dead --older 30d --yes
     """
     from spark_streams.connector.admin.dead_letters import purge as delete

@@ -91,7 +91,7 @@ def redrive(
 ) -> None:
     """Send dead letters of STREAM back to a stream, each exactly once, so that they are read again.
 
-    Without --yes this is a dry run, which counts the dead letters per target stream.
+    The dry run, without --yes, counts the dead letters per target stream, and names the groups that read it.
 
     A dead letter is written as an entry with its original fields, then deleted. The new entry has one more field,
     dl.redriven, with the number of redrives and the IDs of dead letter and first entry. It goes to its original stream
@@ -99,15 +99,14 @@ def redrive(
     other target must be named with --allow or --to: the command is printed. If all dead letters stay, the exit code is
     3. A redrive never writes to keys rstream:*.
 
-    All groups of the target stream receive the entry, including those that have processed it before: the dry run names
-    them. To avoid that, write to another stream with --to.
+    All groups of the target stream receive the entry, also those that have processed it before. To avoid that, write to
+    another stream with --to.
 
-    Dead letters that are added during the run stay. Ctrl-C stops the run after the current page. If the same command is
-    started again within a day, it continues that run, also after a kill. Only one redrive of a STREAM may run.
+    Dead letters that are added meanwhile stay. Ctrl-C stops the run after the current page. Within a day the same
+    command continues it, also after a kill. Only one redrive of a STREAM may run.
 
     \b
     Examples:
-      rstream dead redrive orders:dead
       rstream dead redrive orders:dead --allow orders --reason decode --rate 2000 --yes
       rstream dead redrive orders:dead --id 1795163834542-0 --set amount=12.50 --unset note --yes
       rstream dead redrive orders:dead --field customer=ann --to orders:retry --transform repairs:amounts --yes

@@ -47,12 +47,12 @@ def _of_now(address: Address) -> str:
 def url(start: bool, url: str) -> None:
     """Print the address to which redis-py and other clients connect.
 
-    For embedded: it is the Unix socket of the bundled engine. With Sentinel it is the address of the current master.
-    For a cluster it is the address of one node, for redis.RedisCluster.from_url and redis-cli -c. Any other URL is
-    printed unchanged, with its password.
+    For embedded: it is the Unix socket of the bundled engine. With Sentinel it is the current master's. For a cluster
+    it is one node's, for redis.RedisCluster.from_url and redis-cli -c. Any other URL is printed unchanged, with its
+    password.
 
-    If the bundled engine does not run, the exit code is 1. --start starts it. A bundled engine stops ten minutes after
-    its last client has disconnected; embedded:?idle=3600 sets another time in seconds.
+    If the bundled engine does not run, the exit code is 1. It stops ten minutes after its last client has disconnected;
+    embedded:?idle=3600 sets another time in seconds.
 
     \b
     Examples:

@@ -64,13 +64,9 @@ def show_help(topic: str | None) -> None:
     """Show a page of the guide or of the reference, without a network. Without TOPIC: list the topics. With
     options#NAME: show one option.
 
-    Messages name topics. For the options of a command run rstream COMMAND --help.
-
     \b
     Examples:
-      rstream help
       rstream help troubleshooting
-      rstream help access
       rstream help options#startingOffsets
     """
     known = topics()

@@ -24,9 +24,9 @@ from spark_streams.operations.commands.stream_names import named_streams
 def run(job: str, submit: bool, **arguments: Unpack[JobArguments]) -> None:
     """Run a job: load, etl, aggregate, archive, reprocess_dead_letters.
 
-    By default Spark runs in this Python process on this machine. [spark] in the configuration sets another master and
-    any Spark property. On Ctrl-C or SIGTERM the job finishes its running batch and stops. Exit codes: 0 finished, or
-    stopped by a signal; 1 the job failed; 2 an argument or the configuration is wrong.
+    Spark runs in this Python process, unless [spark] in the configuration sets another master. On Ctrl-C or SIGTERM the
+    job finishes its running batch and stops. Exit codes: 0 finished, or stopped by a signal; 1 the job failed; 2 an
+    argument or the configuration is wrong.
 
     \b
     Examples:
@@ -72,16 +72,14 @@ def init(name: str, output: str | None, stream: str | None, null_value: str | No
     a Python program to start from: query. Or a file for `rstream exporter`: alerts (rules for Prometheus), grafana (a
     dashboard).
 
-    The command never overwrites a file. Without --stream the file is an example. With --stream it takes field names
-    and types from the oldest and newest entries of the stream: check the types before you use it. If some values do
-    not fit a column's type, a comment beside the column says how many, and which.
+    No file is overwritten. Without --stream the file is an example. With --stream it takes field names and types from
+    the oldest and newest entries of the stream: check the types. A comment beside a column says how many values do not
+    fit its type, and which.
 
     \b
     Examples:
       rstream init etl --stream orders
-      rstream init query --stream orders
       rstream init etl --stream orders --null-value NA,null
-      rstream init archive -o /etc/rstream/archive.toml
       rstream init alerts -o /etc/prometheus/rstream-alerts.yml
     """
     from spark_streams.jobs.sample_config import file_name, sample_config

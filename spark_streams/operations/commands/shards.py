@@ -45,8 +45,7 @@ def shards(
     url: str,
     as_json: bool,
 ) -> None:
-    """List sharded streams with their number of shards and their column. With STREAM: print the names of its shards,
-    one per line.
+    """List sharded streams with their number of shards and their column, or the names of STREAM's shards, one per line.
 
     --delete and --recreate are dry runs without --yes.
 

@@ -50,6 +50,15 @@ class CommandGroup(click.Group):
             cmd.callback = _as_command(cmd.callback)
         super().add_command(cmd, name)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            for typed in [word for word in args if word in self.commands][:1]:
+                hint = f"Options stand behind the command: {ctx.command_path} {typed} {error.option_name} …"
+                raise click.NoSuchOption(error.option_name, f"{error.message} {hint}", ctx=ctx) from None
+            raise
+
     def main(self, *args: Any, **kwargs: Any) -> NoReturn:
         exit_codes.begin()
         code = 0

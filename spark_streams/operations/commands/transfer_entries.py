@@ -180,24 +180,24 @@ def copy(
     """Append the entries of stream SOURCE to stream TARGET, byte for byte and under the same IDs. TARGET may be on
     another server (--to-url).
 
-    Without --yes this is a dry run, which reads the entries and prints how many would be copied. With --yes the command
-    also reads TARGET back at the end, and compares the number of entries and their checksum with SOURCE.
+    A dry run, without --yes, reads the entries and prints how many would be copied. With --yes the command also reads
+    TARGET back, and compares number and checksum of the entries with SOURCE.
 
-    A copy that was stopped is started again with the same command: it continues after the last ID of TARGET. It refuses
-    a TARGET whose entries from the first selected one on are not those of the copy. Entries that are added to SOURCE
-    during the copy are left for the next one.
+    If a copy was stopped, the same command continues after the last ID of TARGET. It refuses a TARGET whose entries
+    from the first selected one on are not those of the copy. Entries that are added to SOURCE meanwhile are left for
+    the next copy.
 
     \b
     --from 1795163834542-0    from this entry; --to: up to and including this entry
     --from 2026-11-20T08:00   from the first entry at or after this time (UTC); --to: before this time
     --from 1h                 the same, for the time one hour ago (500ms, 30s, 15m, 2h, 7d)
 
-    The transform is a function of one argument. It has `fields` (a dict), `pairs` (a list of name and value) and `id`.
-    The function returns the new fields as a dict or as a list of pairs, or None to skip the entry.
+    The transform is a function of one argument with `fields` (a dict), `pairs` (a list of name and value) and `id`. It
+    returns the new fields as a dict or as a list of pairs, or None to skip the entry.
 
     --groups creates each group of SOURCE at its last-delivered ID. A later copy moves the groups that an earlier one
     has created to their new positions, if no consumer has used them. Other groups of TARGET stay, and the report names
-    them. Pending entries are not copied: the groups of TARGET have none.
+    them. Pending entries are not copied.
 
     \b
     Examples:
@@ -247,16 +247,13 @@ def import_file(
 ) -> None:
     """Append the entries of FILE to STREAM, byte for byte and under their IDs.
 
-    FILE is a file of rstream export: .jsonl, .ndjson, .parquet, or - for JSON Lines from standard input. Entries are in
-    the order of their IDs.
+    FILE is a file of rstream export, or - for JSON Lines from standard input. Entries are in the order of their IDs.
 
-    Without --yes this is a dry run, which reads the file and prints how many entries would be added. With --yes the
-    command also reads STREAM back at the end, and compares the number of entries and their checksum with FILE. An
-    import that was stopped is started again with the same command: it continues after the last ID of STREAM.
+    A dry run, without --yes, reads the file and prints how many entries would be added. With --yes the command compares
+    and continues as rstream copy does.
 
     \b
     Examples:
-      rstream import orders.parquet orders
       rstream import orders.jsonl orders --yes
       rstream export orders - --url redis://prod:6379 | rstream import - sample --limit 100 --yes
     """
@@ -315,13 +312,13 @@ def export(stream: str, file: str, with_groups: bool, url: str, as_json: bool, *
     """Write the entries of STREAM to FILE, byte for byte. rstream import reads the file.
 
     The name of FILE gives its form: .jsonl or .ndjson (JSON Lines), .parquet, or - for JSON Lines on standard output.
-    FILE is replaced when it is complete, so an export that was stopped changes nothing.
+    FILE is replaced when it is complete.
 
     JSON: bytes that are not UTF-8 are written as {"base64": "…"}. If a field name is not UTF-8 or occurs twice,
     `fields` is a list of [name, value] instead of an object. Parquet: the columns are `id` and `fields`, a list of name
     and value as bytes.
 
-    --from, --to, --last, --where, --limit and --transform are those of rstream copy.
+    Options that select and change entries are those of rstream copy.
 
     --with-groups also writes each group: its position, its consumers, and its pending entries with consumer, idle time
     and deliveries. LocalEngine.load restores such a file for a test, and rstream import refuses it. A group may have
@@ -331,7 +328,6 @@ def export(stream: str, file: str, with_groups: bool, url: str, as_json: bool, *
     Examples:
       rstream export orders orders.parquet
       rstream export orders - --last 100 | jq .fields.amount
-      rstream export orders yesterday.jsonl --from 2026-11-20 --to 2026-11-21
       rstream export orders incident.jsonl --with-groups --last 1000
     """
     from spark_streams.base.ids import MIN_ID

@@ -58,8 +58,7 @@ def verify(
     \b
       lost 0 · twice 0 · out of order 0 · acknowledged early 0 · left pending 0
 
-    The report adds up: entries that the server confirmed, and entries whose reply was lost, are rows and dead letters.
-    A difference fails the run.
+    Entries that the server confirmed, and those whose reply was lost, must add up to rows and dead letters.
 
     Exit codes: 0 the guarantees held; 1 they did not; 4 nothing is proved; 130 stopped. All
     keys have the run's random name and are deleted at the end, also after Ctrl-C or SIGKILL. Of other keys only

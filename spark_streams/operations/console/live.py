@@ -45,8 +45,6 @@ def with_short_names(survey: Survey) -> tuple[Survey, int]:
 
 
 def _with_short_consumers(group: GroupLag) -> GroupLag:
-    if all(is_short(consumer.consumer) for consumer in group.consumers):
-        return group
     return replace(group, consumers=tuple(c for c in group.consumers if is_short(c.consumer)))
 
 

@@ -28,6 +28,7 @@ from spark_streams.operations.doctor.server_findings import (
     check_persistence,
     check_replication,
 )
+from spark_streams.operations.doctor.services import check_service
 from spark_streams.operations.doctor.stream_findings import ask_streams, check_stream_sizes
 
 
@@ -44,7 +45,8 @@ def examine_server(
 
 def judge_server(facts: ServerFacts) -> Findings:
     """Yield the findings that follow from the facts. Pure."""
-    for check in (check_kind, check_persistence, check_memory, check_replication, check_clock, check_limits):
+    checks = (check_kind, check_service, check_persistence, check_memory, check_replication, check_clock, check_limits)
+    for check in checks:
         yield from check(facts)
     yield from check_stream_sizes(facts)
 
@@ -233,7 +235,7 @@ def _of_one(member: Member) -> Findings:
     if member.facts is None:
         yield _unreached(member)
         return
-    for check in (check_kind, check_persistence, check_memory, check_limits, check_clock):
+    for check in (check_kind, check_service, check_persistence, check_memory, check_limits, check_clock):
         yield from check(member.facts)
     if member.master is None:
         yield from check_replication(member.facts)

@@ -9,10 +9,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import takewhile
 
 from spark_streams.base.numbers import parse_number
 from spark_streams.connector.wire.connection import Connection, Reply, ReplyError
-from spark_streams.connector.wire.replies import info, is_not_permitted, milliseconds, pairs
+from spark_streams.connector.wire.replies import info, is_error, is_not_permitted, milliseconds, pairs
 
 
 class Level(StrEnum):
@@ -142,13 +143,8 @@ class ServerFacts:
 
 def numbers(version: str) -> Version:
     """Return `7.0.15` as (7, 0, 15), up to the first part that is not a number."""
-    parts: list[int] = []
-    for part in version.split("."):
-        number = parse_number(part)
-        if number is None:
-            break
-        parts.append(number)
-    return tuple(parts)
+    known = takewhile(lambda part: part is not None, map(parse_number, version.split(".")))
+    return tuple(part or 0 for part in known)
 
 
 def whole_or_zero(text: str) -> int:
@@ -161,6 +157,8 @@ SETTINGS = (
     *("min-replicas-to-write", "replica-read-only", "maxclients", "timeout"),
     *("proto-max-bulk-len", "client-query-buffer-limit", "client-output-buffer-limit"),
 )
+# They change nothing. They are asked where CONFIG is refused: what else is refused tells services apart.
+_PROBES = ("ACL USERS", "CLIENT LIST ID 1", "COMMAND COUNT", "LASTSAVE", "ROLE")
 _ROUNDS = 3  # requests for the time: the fastest one is the most exact
 
 
@@ -169,10 +167,10 @@ def fetch_facts(server: Connection, now: Callable[[], float] = time.time) -> Ser
     hello, info_reply, client, trimming = server.pipeline(
         [("HELLO", "2"), ("INFO",), ("CLIENT", "INFO"), ("COMMAND", "DOCS", "XTRIM")]
     )
-    config, may_configure = _settings(server)
-    refused = [
-        name for name, is_there in (("INFO", isinstance(info_reply, bytes)), ("CONFIG", may_configure)) if not is_there
-    ]
+    config = _settings(server)
+    refused = [name for name, is_there in (("INFO", isinstance(info_reply, bytes)), ("CONFIG", config)) if not is_there]
+    probes = [probe.split() for probe in _PROBES] if not config else []
+    refused += [words[0] for words, reply in zip(probes, server.pipeline(probes), strict=True) if is_error(reply)]
     return ServerFacts(
         address=str(server.address),
         hello=_texts(hello),
@@ -193,12 +191,11 @@ def _names_acked(docs: Reply) -> bool:
     return isinstance(docs, bytes) and b"ACKED" in docs
 
 
-def _settings(server: Connection) -> tuple[Mapping[str, str], bool]:
-    """Return the settings, and whether the user may run CONFIG. Old or managed servers do not have all settings."""
+def _settings(server: Connection) -> Mapping[str, str]:
+    """Return the settings. Old or managed servers do not have all settings."""
     replies = server.pipeline([("CONFIG", "GET", name) for name in SETTINGS])
     found = {name: reply for name, reply in zip(SETTINGS, replies, strict=True) if not isinstance(reply, ReplyError)}
-    settings = {name: reply[1].decode("utf-8", "replace") for name, reply in found.items() if len(reply) == 2}
-    return settings, bool(settings)
+    return {name: reply[1].decode("utf-8", "replace") for name, reply in found.items() if len(reply) == 2}
 
 
 def _clock(server: Connection, now: Callable[[], float]) -> Clock | None:

@@ -28,7 +28,7 @@ _TRIMMING = {
 
 
 def check_kind(facts: ServerFacts) -> Iterator[ServerFinding]:
-    """Check the version, the mode, and the refused commands."""
+    """Check the version and the mode."""
     server = f"{facts.kind} {facts.version}".strip()
     if facts.is_older_than(*COUNTS):
         yield ServerFinding(
@@ -48,16 +48,6 @@ def check_kind(facts: ServerFacts) -> Iterator[ServerFinding]:
             "for streams and keys of other nodes it replies MOVED, which stops a query",
             f"use the URL of the cluster: {url_of_cluster(facts.address)}",
         )  # fmt: skip
-    if facts.refused:
-        unknown = {"INFO": "memory, persistence and replicas", "CONFIG": "limits and flush intervals"}
-        unwarned = "; a query does not warn if the server evicts keys" if "INFO" in facts.refused else ""
-        yield ServerFinding(
-            Level.NOTE,
-            "asking",
-            f"{facts.user or 'this user'} may not run {' and '.join(facts.refused)}",
-            f"{', '.join(unknown[name] for name in facts.refused)} cannot be checked{unwarned}",
-            "run rstream doctor again with the URL of an administrator",
-        )
 
 
 _KEPT = "persistence"

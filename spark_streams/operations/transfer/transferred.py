@@ -73,10 +73,7 @@ class TransferRules:
 
     def select(self, entry: TransferEntry) -> bool:
         """Whether the entry has all fields. Of several fields of one name, any may have the value."""
-        return not self.fields or self._has_all(entry.fields)
-
-    def _has_all(self, fields: Sequence[bytes]) -> bool:
-        pairs = set(zip(fields[0::2], fields[1::2], strict=True))
+        pairs = set(zip(entry.fields[0::2], entry.fields[1::2], strict=True)) if self.fields else set()
         return all(pair in pairs for pair in self.fields)
 
     def change(self, entry: TransferEntry) -> TransferEntry | None:

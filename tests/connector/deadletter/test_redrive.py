@@ -16,7 +16,7 @@ import redis
 from spark_streams.base.ids import MAX_ID, StreamId
 from spark_streams.connector.deadletter.envelope import MARK, RedriveMark, dead_letter_fields
 from spark_streams.connector.deadletter.letter_page import Criteria
-from spark_streams.connector.deadletter.mover import redrive_key
+from spark_streams.connector.deadletter.mover import redrive_key, redriven_key
 from spark_streams.connector.deadletter.post import FailedEntry, post
 from spark_streams.connector.deadletter.redrive import DeadLetterRedrive, RedriveLease, RedriveReport
 from spark_streams.connector.deadletter.redrive_plan import RedriveOptions
@@ -318,6 +318,21 @@ def test_dead_letters_whose_entry_is_refused_within_the_transaction_stay(server:
         client.xgroup_create("s", "g", id="0", mkstream=True)
     assert redrive(server).moved == 3
     assert numbers(server) == [0, 1, 2]
+
+
+def test_a_refused_entry_is_told_also_if_the_connection_is_lost_before_its_page_is_done(server: Server) -> None:
+    fill(server, 3)
+    with server.client() as client:
+
+        def one_id_left(*_: object) -> None:
+            client.execute_command("XSETID", "s", str(StreamId(MAX_ID.ms, MAX_ID.seq - 1)))
+
+        told = pytest.raises(IdsExhaustedError, match="cannot take 2 more entries")
+        is_lost = before_sending(b"MULTI", b"DEL", redriven_key("s", DEAD), act=lost, times=1)
+        with before_sending(b"MULTI", b"HSET", act=one_id_left, times=1), is_lost as broken, told:
+            redrive(server)
+        assert broken
+    assert (numbers(server), numbers(server, DEAD)) == ([0], [1, 2])
 
 
 @contextlib.contextmanager

@@ -113,6 +113,18 @@ def test_what_only_the_lost_master_had_is_written_by_the_next_attempt(
     assert numbers(masters[1]) == ONCE
 
 
+def test_a_replica_that_has_not_confirmed_may_become_the_master(masters: tuple[Server, Server]) -> None:
+    """waitReplicas asks for a number of replicas: the one that takes over is another. The next batch notices it, if
+    there is one."""
+    checked, batch = options(masters[0].url, waitReplicas="1"), batch_of(0)
+    close(checked, batch, write([frame(ROWS)], checked, batch))
+    assert numbers(masters[0]) == ONCE
+    checked, batch = options(masters[1].url, waitReplicas="1"), batch_of(1)
+    with pytest.raises(LedgerError):
+        close(checked, batch, write([frame([60])], checked, batch))
+    assert numbers(masters[1]) == {}
+
+
 @pytest.mark.parametrize("delivery", LOST)
 def test_what_a_lagging_replica_misses_is_written_by_the_next_attempt(
     masters: tuple[Server, Server], monkeypatch: pytest.MonkeyPatch, delivery: str

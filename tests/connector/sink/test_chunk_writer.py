@@ -16,11 +16,13 @@ from spark_streams.connector.errors import (
     WrongKeyTypeError,
 )
 from spark_streams.connector.options.access_options import SinkOptions
-from spark_streams.connector.sink.batch_commit import begin_job
+from spark_streams.connector.sink.batch import Batch
+from spark_streams.connector.sink.batch_commit import begin_job, close_batch, run_name
 from spark_streams.connector.sink.chunk_writer import SinkTask, append
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connection import Connection
 from tests.trimming import nodes_of_one_entry
+from tools.sending import before_sending, in_turn
 from tools.servers.server import Server, free_port
 
 
@@ -49,6 +51,26 @@ def test_rows_become_entries_in_their_order(server: Server, client: redis.Redis,
     entries = client.xrange("out")
     assert [int(fields[b"n"]) for _, fields in entries] == list(range(1000))
     assert entries[0][1]["é".encode()] == "ü\r\n".encode()
+
+
+def test_readers_see_all_of_a_chunk_or_nothing(server: Server, client: redis.Redis) -> None:
+    """Also while half of its request is on its way, and if the connection breaks then."""
+    seen = set()
+
+    def break_in_the_middle(connection: Connection, request: bytes) -> None:
+        connection.send(request[: len(request) // 2])
+        seen.add(client.xlen("out"))
+        raise connection.lost(None)
+
+    def look(connection: Connection, request: bytes) -> None:
+        seen.add(client.xlen("out"))
+
+    acts = in_turn(break_in_the_middle, look, break_in_the_middle, *[look] * 20)
+    with before_sending(b"EXEC", act=acts) as requests:
+        write(server, {"n": list(range(100))}, "exactly-once", chunkSize="10")
+    assert len(requests) >= 10
+    assert len(seen) > 5
+    assert {length % 10 for length in seen} == {0}
 
 
 def test_nulls_are_left_out_or_written_empty(server: Server, client: redis.Redis, delivery: str) -> None:
@@ -108,3 +130,21 @@ def test_overwriting_is_refused(server: Server) -> None:
 
     with pytest.raises(UnsupportedError, match="stream 'out' cannot be overwritten"):
         BatchWriter(options(server), StructType().add("a", IntegerType()), overwrite=True)
+
+
+def test_the_ledger_takes_the_bytes_that_the_page_says(redis_server: Server) -> None:
+    """docs/reference/guarantees.md: between batches a key for each query and one for each stream; during a batch eight
+    bytes a row more."""
+    count, checked = 40_000, options(redis_server)
+    batch = Batch("7c9e6679-7425-40de-944b-e07fc1f90ae7", 0, run_name(1), expires=False)
+
+    def sizes(client: redis.Redis) -> list[int]:
+        keys = sorted(client.keys("rstream:sink:*"))
+        return [int(client.memory_usage(key, samples=0) or 0) for key in keys]
+
+    with redis_server.client() as client:
+        client.flushall()
+        result = append([pa.RecordBatch.from_pydict({"n": list(range(count))})], checked, SinkTask(batch))
+        assert sum(sizes(client)) == pytest.approx(8 * count, rel=0.05)
+        close_batch(checked.address, batch, result.totals, 0)
+        assert sizes(client) == pytest.approx([140, 170], rel=0.05)

@@ -26,9 +26,13 @@ def test_a_mark_that_was_read_is_written_unchanged(value: str) -> None:
     assert str(VALUES[value]) == value
 
 
-@pytest.mark.parametrize(
-    "value", [None, b"", b"noAck", b"soon", b"5-0", b"5-0 held", b"5-0 12", b"\xff-0 1.a", b"5-0  1.a", b"5-0 x.a"]
+NO_MARK = (
+    *(b"", b"noAck", b"soon", b"5-0", b"5-0 held", b"5-0 12", b"\xff-0 1.a", b"5-0  1.a", b"5-0 x.a"),
+    b"5-0 1.a newer",
 )
+
+
+@pytest.mark.parametrize("value", [None, *NO_MARK])
 def test_a_value_that_this_version_does_not_know_is_none(value: bytes | None) -> None:
     assert Mark.parse(value) is None
 

@@ -11,9 +11,12 @@ from chispa import assert_df_equality
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from spark_streams import register
 from spark_streams.connector.spark.data_source import HAS_READ_LIMITS
-from tests.connector.spark.streams import append, drain, read_stream, run_to_the_end
+from spark_streams.connector.wire.lease import TTL
+from tests.connector.spark.streams import append, drain, read_stream, run_to_the_end, start
 from tools.servers.server import Server
+from tools.waiting import until
 
 pytestmark = pytest.mark.spark
 
@@ -55,6 +58,32 @@ def test_a_query_goes_on_from_its_checkpoint(
     append(second, server, "flights")
     back = drain(read_stream(spark, server, SCHEMA, streams="flights"), tmp_path)
     assert_df_equality(back, flights, ignore_row_order=True, ignore_nullable=True)
+
+
+def test_a_second_registration_has_no_effect(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark would warn of it."""
+    register(spark)
+    registered: list[object] = []
+    monkeypatch.setattr(type(spark.dataSource), "register", lambda _self, source: registered.append(source))
+    assert (register(spark), registered) == (spark, [])
+
+
+@pytest.mark.in_turn(4)
+def test_the_session_shows_that_a_query_runs(spark: SparkSession, server: Server, tmp_path: Path) -> None:
+    """Spark may kill the process of a stopped query: then its lease stays, and its session expires (keys.md)."""
+    with server.client() as client:
+        client.xadd("s", {"k": "v"})
+        query = start(read_stream(spark, server, "k STRING", streams="s"), tmp_path, once=False)
+        until(lambda: bool(client.exists("rstream:committed:{s}:g:spark")), "no batch")
+        [session] = client.keys("rstream:session:g:*")
+        assert session in (client.get("rstream:lease:{s}:g:spark") or b"")
+        query.stop()
+        before = client.pttl(session)
+        until(lambda: 0 < client.pttl(session) < before - 100 or not client.exists(session), "it is renewed")
+        assert before <= TTL
+        drain(
+            read_stream(spark, server, "k STRING", streams="s"), tmp_path
+        )  # the lease, if it is there, keeps nobody out
 
 
 @pytest.mark.in_turn(1)

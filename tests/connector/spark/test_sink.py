@@ -310,3 +310,12 @@ def test_a_transaction_outside_of_foreach_batch_is_refused(spark: SparkSession, 
     given = {"url": server.url, "stream": "out", "transaction": "x", "checkpointLocation": str(tmp_path)}
     with pytest.raises(PySparkException, match="writeStream writes each micro-batch once without it. Drop"):
         run_to_the_end(writer.options(**given).trigger(availableNow=True).start)
+
+
+def test_an_aggregation_needs_append_as_spark_gives_python_sinks_no_update_mode(
+    spark: SparkSession, server: Server, tmp_path: Path
+) -> None:
+    totals = read_stream(spark, server, "n INT", streams="in").groupBy("n").count()
+    writer = totals.writeStream.format("rstream").options(url=server.url, stream="out").outputMode("update")
+    with pytest.raises(PySparkException, match="(?i)update"):
+        writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start().awaitTermination()

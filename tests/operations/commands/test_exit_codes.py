@@ -34,6 +34,12 @@ def environment(engine_server: Server) -> dict[str, str]:
     return {**os.environ, "RSTREAM_URL": engine_server.url}
 
 
+def test_an_option_before_its_command_is_named_with_it() -> None:
+    refused = CliRunner().invoke(main, ["--url", "redis://x", "lag"])
+    assert (refused.exit_code, "behind the command: main lag --url" in refused.output) == (2, True)
+    assert "behind" not in CliRunner().invoke(main, ["--such"]).output
+
+
 def ended(words: tuple[str, ...], environment: dict[str, str], redirected: str) -> tuple[int, str]:
     """Exit code and standard error."""
     command = ["sh", "-c", f'"$@" {redirected}', "sh", *RSTREAM, *words]

@@ -14,7 +14,7 @@ def main(words: list[str]) -> int:
     if len(words) != 1 or words[0] not in NAMES:
         for name in NAMES:
             service = Service.named(name)
-            print(f"{name:24} {service.title}, as documented on {service.read}: {service.source}")
+            print(f"{name:24} {service.title}, as documented on {service.date}: {service.source}")
         return 2 if words else 0
     with running_standin(Service.named(words[0])) as standin, contextlib.suppress(KeyboardInterrupt):
         print(f"{standin.url}   (all rights: {standin.admin.url})", flush=True)

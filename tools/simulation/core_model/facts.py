@@ -158,7 +158,7 @@ def moved_since(start: Offset, look: Look) -> Offset | None:
     is_there = look.delivered == mark.id and not look.others
     added = start.added if mark.is_seek else min(start.added, look.added)
     read = look.entries_read if is_there else None
-    return replace(start.account(), position=mark.id, read=read, missed=0, added=added)
+    return replace(start.account(), position=mark.id, read=read, missed=0, added=added, group_read=0)
 
 
 def has_forgotten(start: Offset, look: Look) -> bool:

@@ -290,7 +290,10 @@ class Source:
             missed = read - look.entries_read
         checkpoint = start.checkpoint or secrets.token_hex(4)
         self._live, self._is_corrected = next_token(checkpoint), False
-        group_read = 0 if read is not None or look.entries_read is None else look.entries_read + missed
+        group_read = 0
+        if read is None and look.entries_read is not None:
+            known = start.group_read if start.read is None else start.read
+            group_read = look.entries_read + missed if end.position == look.delivered else known
         return replace(
             end, number=start.number + 1, token=self._live, checkpoint=checkpoint, added=look.added, read=read,
             missed=missed, group_read=group_read, left=end.left or read is None,
@@ -482,7 +485,7 @@ class Source:
         elif outcome == "SERVER_RESTORED":
             position = min(start.position if is_alone else look.delivered, look.last)
             read = self._read_before(position, look)[0] if is_alone else None
-            done = replace(done, position=position, read=read, added=look.added, missed=0)
+            done = replace(done, position=position, read=read, added=look.added, missed=0, group_read=0)
             self._put_group("SETID" if is_alone or look.delivered > look.last else "", done)
         elif is_alone:  # SET_TO_CHECKPOINT, GROUP_BELOW, GROUP_ABOVE, CHECKPOINT_OLDER: count losses above it anew
             is_logged = bool(checkpoint.number) and checkpoint.position == start.position
@@ -497,7 +500,7 @@ class Source:
                 return done
             return replace(done, position=mark.id, number=mark.number, token=mark.token, added=look.added, read=None)
         else:  # GROUP_BELOW, GROUP_ABOVE
-            done = replace(done, position=look.delivered, read=None)
+            done = replace(done, position=look.delivered, read=None, group_read=0)
             self._put_group("", done)
             self._do(["XGROUP", "CREATECONSUMER", self._key, self._group, self._us])
         return done

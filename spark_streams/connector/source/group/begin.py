@@ -203,10 +203,11 @@ def unused_start(client: GroupClient, positions: Mapping[str, StreamId], startin
     stream, start = differing[0], starts[differing[0]]
     seek_to = "earliest" if start == MIN_ID else "latest" if starting.value_for(stream) == "$" else start
     return (
-        f"group {client.group!r} already exists on stream {stream!r}{_and_more(len(differing) - 1)}. The query begins "
-        f"after entry {positions[stream]}, where the group stands. startingOffsets is not used: it applies to new "
-        f"groups. To begin elsewhere, stop the query, set the group ({seek_command(stream, client.group, seek_to)}), "
-        "and start it with a new checkpoint; or give the query a group of its own (option group)"
+        f"group {client.group!r} already exists on stream {stream!r}{_and_more(len(differing) - 1)}. The query reads "
+        f"what is pending for it, and goes on after entry {positions[stream]}, where the group stands. startingOffsets "
+        "is not used: it applies to new groups. To begin elsewhere, and read again what is in between, stop the query, "
+        f"set the group ({seek_command(stream, client.group, seek_to)}), and start it with a new "
+        "checkpoint; or give the query a group of its own (option group)"
     )
 
 

@@ -328,6 +328,10 @@ class StreamSet:
             require_not_forgotten(client, new, not self._options.fail_on_data_loss)
             self._begun_on.update(new)
 
+    def hold_batch(self, client: GroupClient, end: Offset) -> None:
+        """Hold it on the streams that a replayed batch and the next one are read from. Raises as `hold` does."""
+        self.hold(client, sorted({*self.named(end), *end.taken_from}))
+
     def live(self, server: Server, consumers: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
         return self._lease.live(server, consumers)
 

@@ -1,11 +1,12 @@
 """Claims: taking over pending entries of dead consumers of the group, and released entries (XPENDING … IDLE, XCLAIM).
 
     → WATCH lease   GET lease   XPENDING … IDLE     a page of one consumer, which is no running query
+    → XINFO STREAM   XRANGE …                       reports entries that have left the stream: XCLAIM forgets them
     → MULTI   XCLAIM … JUSTID   EXEC                nil: a query has begun as this consumer
 
 Claimed entries become pending for the query's own consumer. Those at or below its position are old entries: the next
 batch takes them. Those above it are taken like reserved entries. So a run that dies between a claim and its offset
-loses no entry and reads none twice. Only a report is missing then: of entries that were deleted before the claim.
+loses no entry and reads none twice.
 
 Released entries (XNACK, Redis 8.8) belong to no consumer: every query of the group takes them at once, with or without
 claimIdle. An entry is dead if it is marked by XNACK FATAL, or was delivered `maxDeliveries` times. A claim counts as a
@@ -49,7 +50,7 @@ from spark_streams.connector.source.quota import BatchQuota
 from spark_streams.connector.wire.connection import Argument, Server
 from spark_streams.connector.wire.pending_page import PendingPage, arguments_of, texts_of
 from spark_streams.connector.wire.replies import transact
-from spark_streams.connector.wire.xinfo import FATAL, RELEASED_IDLE, released_in
+from spark_streams.connector.wire.xinfo import FATAL, RELEASED_IDLE, released_in, stream_states
 
 _log = logging.getLogger("spark_streams.source")
 
@@ -125,40 +126,52 @@ class _Claiming:
         for stream, stream_holders in holders.items():
             before = read_group_now(self.client, stream).ours
             requested_ids: list[bytes] = []
-            requested = 0
+            requested = reported = 0
             for holder in stream_holders:
-                ids, count = self._claim_from(stream, holder, quota.without({stream: requested}))
+                ids, count, deleted = self._claim_from(stream, holder, quota.without({stream: requested}))
                 requested_ids += ids
                 requested += count
+                reported += deleted
             if not requested:
                 continue
             # Other clients may have acknowledged or claimed some meanwhile, so the pending list decides.
             gained = read_group_now(self.client, stream).ours - before
-            if gained < requested:
-                deleted = _count_deleted(self.client, stream, requested_ids)
-                if deleted:
-                    first = StreamId.parse(texts_of(requested_ids[0])[0].as_py())
-                    detail = f"that other consumers of group {self.client.group!r} had left pending or released"
-                    self.query.losses.report(entries_lost(stream, deleted, first.previous(), detail))
+            if gained < requested - reported:
+                first = StreamId.parse(texts_of(requested_ids[0])[0].as_py())
+                self._report_deleted(stream, _count_deleted(self.client, stream, requested_ids) - reported, first)
             if gained > 0:
                 self.query.counters.entries(CLAIMED)[stream] += gained
                 claimed.append(stream)
                 quota = quota.without({stream: gained})
         return claimed
 
-    def _claim_from(self, stream: str, holder: Holder, quota: BatchQuota) -> tuple[list[bytes], int]:
-        """Claim from one holder, page by page. Return the IDs of the requested entries (as `PendingPage.ids`), and
-        their number."""
+    def _report_deleted(self, stream: str, deleted: int, first: StreamId) -> None:
+        if deleted > 0:
+            detail = f"that other consumers of group {self.client.group!r} had left pending or released"
+            self.query.losses.report(entries_lost(stream, deleted, first.previous(), detail))
+
+    def _already_deleted(self, stream: str, page: PendingPage) -> int:
+        """Report entries of a page that have left the stream before they are claimed. Return their number."""
+        head, ids = stream_states(self.client.server, [stream])[stream], page.parsed_ids()
+        suspects = [one for one in ids if head.first is None or one < head.first or one <= head.deleted]
+        deleted = count_missing(self.client.server, stream, [bytes(one) for one in suspects])
+        self._report_deleted(stream, deleted, min(ids))
+        return deleted
+
+    def _claim_from(self, stream: str, holder: Holder, quota: BatchQuota) -> tuple[list[bytes], int, int]:
+        """Claim from one holder, page by page. Return the IDs of the requested entries (as `PendingPage.ids`), their
+        number, and how many of them are reported as lost."""
         server, member, largest = self.client.server, self.client.member, self.client.limits.claim_page
         ids: list[bytes] = []
         limit = quota.limit_of(stream)
-        requested, start = 0, MIN_ID
+        requested, deleted, start = 0, 0, MIN_ID
         while limit is None or requested < limit:
             page_size = largest if limit is None else min(largest, limit - requested)
             if self._runs_again(stream, holder):
                 break
             page = pending_page(server, stream, holder.xpending(member, stream, start, page_size))
             dead_groups, living = _separate_dead(stream, holder, page, self.query.options.max_deliveries)
+            deleted += self._already_deleted(stream, living) if living.count else 0
             # Also without a command: EXEC ends the watch.
             if transact(server.connection_for(stream), _claims(member, stream, holder, living)) is None:
                 break  # a query has begun as this consumer
@@ -175,7 +188,7 @@ class _Claiming:
             if page.count < page_size or page.last == MAX_ID:
                 break
             start = page.last.next()
-        return ids, requested
+        return ids, requested, deleted
 
     def _runs_again(self, stream: str, holder: Holder) -> bool:
         """Whether a running query is the holder by now. Otherwise watch its lease: if a query takes it, no transaction

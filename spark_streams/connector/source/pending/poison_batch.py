@@ -128,8 +128,9 @@ class PoisonBatch:
         counts = {stream: sum(entries.count for entries in found) for stream, found in pending.items()}
         count = sum(counts.values())
         parts = {stream: end.ranges(stream) for stream in pending}
-        for stream, ranges in parts.items():
-            self._report_missing(stream, sum(entries.count for entries in ranges) - counts[stream])
+        for stream in end.taken_from:  # without a group, nothing of it is pending
+            held = sum(entries.count for entries in end.ranges(stream))
+            self._report_missing(stream, held - counts.get(stream, 0))
         name = state.piece_of(end.old)
         failure = fetch_failure(client.server, end)
         cause = failure if count == 1 else QueryFailure()

@@ -169,14 +169,14 @@ class Planning:
 
     def _count_attempt(self, client: GroupClient, run: RunState, begin: Offset, end: Offset) -> tuple[bool, RunState]:
         """Count this run's attempt at a batch. After too many its entries are set aside. Return whether they were."""
-        self.streams.hold(client, end.streams)
+        self.streams.hold_batch(client, end)
         is_cut, poison_cache = self.poison.attempt(client, begin, end, run.poison)
         given = "" if is_cut or poison_cache.streams else end.token
-        return is_cut, replace(run, poison=poison_cache, given=given)
+        return is_cut, replace(run, poison=poison_cache, given=given, cut=end.token if is_cut else "")
 
     def _replayed(self, client: GroupClient, begin: Offset, batch: CurrentBatch) -> CurrentBatch:
         end = batch.end
-        self.streams.hold(client, end.streams)
+        self.streams.hold_batch(client, end)
         size = self.steps.run.admission.size
         replayed = ReplayedBatch(client, not self.losses.allowed, size)
         parts, findings = replayed.read(begin, end, batch.is_cut)

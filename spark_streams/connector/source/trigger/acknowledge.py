@@ -200,7 +200,11 @@ class Acknowledging:
         were acknowledged with them, and whether tasks were given the entries of the batch. A run asks for the record of
         a batch that it has not planned itself, and of its first one in any case."""
         asks = (bool(batch.start.record) or batch.settled.is_first) and batch.run.given != batch.start.token
-        is_read, lost = self.poison.has_read(client.server, batch.settled) if asks else (True, [])
+        is_read, lost = True, list[Finding]()
+        if batch.run.cut == batch.start.token != "":  # a server that has returned to before that does not know it
+            is_read = False
+        elif asks:
+            is_read, lost = self.poison.has_read(client.server, batch.settled)
         token = batch.start.token if is_read else ""
         return 0 if batch.is_acknowledged else self._post_notes(client, batch, token, lost), is_read
 

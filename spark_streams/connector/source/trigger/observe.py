@@ -294,8 +294,10 @@ class _Comparing:
         found: dict[str, Finding] = {}
         for stream in streams:
             snapshot, at = self.seen[stream], self.start.at.get(stream, StreamOffset(MIN_ID))
+            if snapshot.mark is None and stream in self.known:
+                snapshot = snapshot._replace(mark=at.mark)
             finding = compare(stream, at, snapshot, snapshot.above, _closed(self.client.server, stream, at, snapshot))
-            if finding is None or (finding.is_unmarked and stream in self.known):
+            if finding is None:
                 continue
             is_reported = self.run.reported_deletions.get(stream) == snapshot.head.deleted > MIN_ID
             if is_reported and finding.kind is Kind.ENTRIES_LOST and finding.group_use is GroupUse.SHARED:
@@ -339,6 +341,7 @@ class _Comparing:
         gone = {stream for stream in findings if stream not in repairs and stream not in there}
         if gone:
             self.observer.stream_set.leave(gone)
+            self.client.server.execute_all([("DEL", self.client.mark_key(s)) for s in sorted(gone)])
             start = start.without(gone)
             self.streams = [stream for stream in self.streams if stream not in gone]
         is_corrected = self.run.is_corrected

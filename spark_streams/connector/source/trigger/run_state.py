@@ -145,6 +145,7 @@ class RunState:
     prefetched: Reserved | None = None  # what is reserved for the next batch
     poison: CachedPoisonState = field(default_factory=CachedPoisonState)  # the record of failed batches
     given: str = ""  # the last batch that this run has planned, if nothing was set aside then: its tasks were given it
+    cut: str = ""  # the last batch that this run has planned, if its entries were set aside: its tasks were given none
     admission: Admission = field(default_factory=Admission)  # how much a trigger may take
     turn: int = 0  # counts triggers
     others_have_pending: bool = False  # other consumers of the groups have pending entries

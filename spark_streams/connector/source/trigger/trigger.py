@@ -202,8 +202,7 @@ def end_of_batch(
         if stream in contents.new or stream in contents.old:
             at[stream] = _after_batch(at[stream], contents, stream, group, role.token_of(token))
         elif group.others and at[stream].read is not None:  # they may read on, and leave before the next batch
-            group_read = 0 if group.entries_read is None else group.entries_read + at[stream].missed
-            at[stream] = at[stream]._replace(read=None, group_read=group_read)
+            at[stream] = at[stream]._replace(read=None, group_read=at[stream].read or 0)
     is_acknowledged = state.is_acknowledged or not start.token
     taken = {stream: sum(part.count for part in parts) for stream, parts in contents.old.items()}
     left = {
@@ -243,7 +242,7 @@ def _after_batch(at: StreamOffset, contents: BatchContents, stream: str, group: 
     read: up to the position; None unless the query was alone before and after.
     added: as the head says (`end_of_batch`), or what was read if that is more.
     missed: what the group does not count of it, if it stands at the position.
-    group_read: what a shared group has read, with what was missed.
+    group_read: what a shared group has read, with what was missed, or less if it stands above the position.
     """
     new = contents.new.get(stream)
     position = at.position if new is None else new.last
@@ -252,8 +251,9 @@ def _after_batch(at: StreamOffset, contents: BatchContents, stream: str, group: 
     is_at_group = group.last_delivered == position
     if read is not None and group.entries_read is not None and is_at_group:
         missed = read - group.entries_read
-    is_shared = read is None and group.entries_read is not None
-    group_read = (group.entries_read or 0) + missed if is_shared else 0
+    group_read = 0
+    if read is None and group.entries_read is not None:
+        group_read = group.entries_read + missed if is_at_group else at.known_read
     return StreamOffset(
         position,
         number=at.number + 1,

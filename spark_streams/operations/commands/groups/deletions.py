@@ -43,8 +43,8 @@ def delete(names: tuple[str, ...], consumer: str | None, forget_pending: bool, o
     """Delete a group of STREAM (XGROUP DESTROY) or one of its consumers (XGROUP DELCONSUMER), and the keys that queries
     keep on the server for it. Its pending entries are forgotten: they are not delivered again.
 
-    A group or consumer of a running query is refused. A consumer with pending entries is refused without
-    --forget-pending; rstream groups claim hands them to another consumer.
+    A consumer with pending entries is refused without --forget-pending; rstream groups claim hands them to another
+    consumer.
 
     If the group no longer exists, the command deletes its remaining keys. For the keys of a deleted consumer, name it
     with --consumer. Entries that wait for a retry (retryDelay) stay, and the command prints where. A
@@ -53,7 +53,6 @@ def delete(names: tuple[str, ...], consumer: str | None, forget_pending: bool, o
     \b
     Examples:
       rstream groups delete orders --group etl
-      rstream groups delete 'orders:*' --group etl --yes
       rstream groups delete orders --group etl --consumer bob --yes
     """
     if forget_pending and consumer is None:
@@ -211,8 +210,7 @@ def prune(
     the next entry. A group to which a query with noAck has committed stays, too. The command names these groups;
     rstream groups delete can delete them.
 
-    As with rstream groups delete, the group's pending entries, consumers and keys are deleted with it. Entries that
-    wait for a retry stay, and the command prints where.
+    As rstream groups delete does, it also deletes the group's pending entries, consumers and keys.
 
     With --hold no group is deleted. The command lists groups that hold entries back which no other group needs. With
     --yes it forgets these groups, and removes the entries. A query of such a group then stops
@@ -225,7 +223,6 @@ def prune(
 
     \b
     Examples:
-      rstream groups prune --idle 7d
       rstream groups prune --idle 1d --group 'nb-*' 'orders:*' --yes
       rstream groups prune --idle 7d --hold
       rstream groups prune --idle 1d --consumers --yes
@@ -379,9 +376,7 @@ def trim(names: tuple[str, ...], acked: bool, exact: bool, yes: bool, only: Only
 
     An entry is removed if every group of its stream has received and acknowledged it. Entries stay that are pending,
     that a group has not received, or that a query with noAck has not committed. A stream without groups stays whole,
-    and so do dead letters and entries that wait for a retry. Queries may run.
-
-    The command also works if the server's memory is full.
+    and so do dead letters and entries that wait for a retry. Queries may run, and the server's memory may be full.
 
     \b
     acknowledged  entries that no group needs, and that are removed (? before Redis 7)
@@ -389,8 +384,8 @@ def trim(names: tuple[str, ...], acked: bool, exact: bool, yes: bool, only: Only
     needed        lowest ID that a group needs
     needed by     this group
 
-    If a group that nobody uses keeps entries, they stay: rstream groups prune --hold --idle 1d lists such groups.
-    Removed entries cannot be read again: not by spark.read, a new group, or an older checkpoint.
+    rstream groups prune --hold --idle 1d lists unused groups that keep entries. Removed entries cannot be read again:
+    not by spark.read, a new group, or an older checkpoint.
 
     \b
     Examples:

@@ -104,7 +104,7 @@ def claim(
     """Hand pending entries of one consumer to another consumer of the group (XCLAIM). Delivery counts do not change.
 
     --from must not be a running query. --to may be one: with its next batch it reads the claimed entries up to its
-    committed position. Its checkpoint stays in use. Later entries stay with their consumer.
+    committed position. Later entries stay with their consumer.
 
     \b
     deleted  entries that were deleted from the stream; Redis 7 and later also remove them from the pending list
@@ -113,7 +113,6 @@ def claim(
     \b
     Examples:
       rstream groups claim orders --group etl --from bob --to spark --idle 5m
-      rstream groups claim orders payments --group etl --from bob --to ann --yes
       rstream groups claim orders --group etl --released --to ann
     """
     from spark_streams.operations.groups.pending_entries import Claimed
@@ -231,12 +230,9 @@ def release(
     `claimIdle`. With --mode fatal they become dead letters if that query has a dead-letter stream; otherwise they stay
     pending.
 
-    The consumer of a running query is refused.
-
     \b
     Examples:
       rstream groups release orders --group etl --consumer bob
-      rstream groups release orders --group etl --consumer bob --mode silent --yes
       rstream groups release orders --group etl --consumer bob --id 1795163834542-0 --mode fatal --yes
     """
     from spark_streams.operations.groups.pending_entries import Released

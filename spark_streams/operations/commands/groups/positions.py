@@ -52,14 +52,13 @@ class _ListsByItself(CommandGroup):
 def groups() -> None:
     """List consumer groups and their positions (`rstream groups [STREAM]...`), and manage them.
 
-    A command that changes something is a dry run without --yes: it prints exactly what would change. It refuses to
-    change a group or consumer of a running query. STREAM may be a pattern (`orders:*`): all matching streams that have
-    the group. If a stream has the name of a command, write: rstream groups list seek.
+    A command that changes something is a dry run without --yes, and refuses a group or consumer of a running query.
+    STREAM may be a pattern (`orders:*`): all matching streams that have the group. If a stream has the name of a
+    command, write: rstream groups list seek.
 
     \b
     Examples:
       rstream groups                     all groups of all streams
-      rstream groups orders payments
       rstream groups seek orders --group etl --to 1h
     """
 
@@ -81,7 +80,6 @@ def list_(names: tuple[str, ...], url: str, as_json: bool) -> None:
     \b
     Examples:
       rstream groups
-      rstream groups orders payments
     """
     from spark_streams.connector.lag.survey import trimmed_line, view_streams
 
@@ -135,13 +133,11 @@ def seek(names: tuple[str, ...], target: GroupTarget, consumers: tuple[str, ...]
     The group's count of read entries is set, too, so that its lag stays known. Pending entries stay pending. Those
     after the new position are delivered again, and the consumer that receives them takes them over.
 
-    The command refuses a group that a running query uses. A query that has a checkpoint goes on at the new position:
-    rstream help change-a-group describes what the query does at its next start.
+    A query that has a checkpoint goes on at the new position: rstream help change-a-group.
 
     \b
     Examples:
       rstream groups seek orders --group etl --to 1h
-      rstream groups seek 'orders:*' --group etl --to latest --yes
       rstream groups seek orders --group etl --to=-1000 --yes --json
     """
     from spark_streams.connector.admin.groups import find_query_keys
@@ -210,7 +206,6 @@ def create(
     \b
     Examples:
       rstream groups create orders --group audit --start earliest --yes
-      rstream groups create orders --group audit --start 1h
       rstream groups create new --group audit --mkstream --yes
     """
     from spark_streams.operations.groups.change_plan import effect
@@ -284,8 +279,8 @@ def replay(
     1h                 the same, for the time one hour ago (500ms, 30s, 15m, 2h, 7d)
     -100               the last 100 entries that the query has committed
 
-    Stop the query before, and start it as usual afterwards, with its checkpoint. The group's position and the
-    checkpoint stay unchanged. A query that reads without a pending list is refused.
+    Stop the query before, and start it afterwards with its checkpoint, which stays unchanged, as the group's position
+    does. A query that reads without a pending list is refused.
 
     \b
     held     entries of that part that are already pending; they stay with their consumers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -33,7 +34,9 @@ def _verdict(
 ) -> tuple[str, int]:
     """Return the line, and the exit code: 0, CHECK_FAILED if a group is too far behind or missing, UNPROVED. missing:
     from find_missing. None: no limit."""
-    late = [group for group in groups if _is_beyond(group, max_entries, max_seconds)]
+    most = math.inf if max_entries is None else max_entries
+    most_ms = math.inf if max_seconds is None else max_seconds * 1000
+    late = [group for group in groups if group.lag > most or (group.lag_ms or 0) > most_ms]
     unknown = [group for group in groups if max_seconds is not None and group.lag_ms is None]
     group_count = "1 group" if len(groups) == 1 else f"{len(groups):,} groups"
     lines = []
@@ -45,21 +48,14 @@ def _verdict(
         return printable("; ".join(lines)), CHECK_FAILED
     if unknown:
         one = unknown[0]
-        line = (
+        return printable(
             f"unknown: {one.group} of {one.stream} is {_behind(one)}; how many seconds is not known, because "
             f"its entry IDs are not times{_more(len(unknown) - 1, group_count)}. Check the number of entries: "
             "--max"
-        )
-        return printable(line), UNPROVED
+        ), UNPROVED
     worst = max(groups, key=_distance)
     behind = f"; {_worst(groups)}" if worst.lag or worst.pending else ", none behind"
     return printable(f"ok: {group_count}{behind}"), 0
-
-
-def _is_beyond(group: GroupLag, max_entries: int | None, max_seconds: float | None) -> bool:
-    if max_entries is not None and group.lag > max_entries:
-        return True
-    return max_seconds is not None and group.lag_ms is not None and group.lag_ms > max_seconds * 1000
 
 
 def find_missing(
@@ -163,12 +159,10 @@ def lag(
     group is too far behind, or was not found; 4 --max-seconds could not be checked for a group, because its entry IDs
     are not times, and no other group is too far behind; 1 the lag could not be read.
 
-    In a check that runs by itself, name the streams and the group: otherwise a deleted group is not missed.
+    In a check that runs by itself, name streams and group: otherwise a deleted group is not missed.
 
     \b
     Examples:
-      rstream lag
-      rstream lag orders --group billing --json
       rstream lag orders --over 1m
       rstream lag orders --group billing --max 10000 --max-seconds 60 || send-alert
     """

@@ -65,11 +65,10 @@ def top(
     acked/s   entries per second that the group acknowledges
 
     The group that is furthest behind comes first, groups without a read in the last day come last. With --json the
-    command prints one line for each snapshot. Nothing on the server changes.
+    command prints one line for each snapshot.
 
     \b
     Examples:
-      rstream top
       rstream top orders payments --every 5s
       rstream top --once
       rstream top --json --for 1m > lag.jsonl
@@ -276,14 +275,13 @@ def exporter(
     dead letters by reason. No query needs to run.
 
     STREAM is a name, or a pattern with * ? []; default: all streams. A scrape takes a snapshot of the server. While the
-    server does not answer, rstream_server_up is 0 and the other metrics are missing; the exporter keeps running.
-    Nothing on the server changes. Ctrl-C and SIGTERM end the exporter with exit code 0.
+    server does not answer, rstream_server_up is 0, and other metrics are missing. Ctrl-C and SIGTERM end the exporter
+    with exit code 0.
 
-    `rstream init alerts` and `rstream init grafana` write alert rules and a dashboard for these metrics.
+    `rstream init alerts` and `rstream init grafana` write rules and a dashboard for them.
 
     \b
     Examples:
-      rstream exporter
       rstream exporter orders 'payments-*' --host 0.0.0.0 --port 9405
       rstream exporter --once | grep lag_seconds
     """  # fmt: skip
@@ -314,7 +312,7 @@ def exporter(
         else:
             stop = threading.Event()
             with shared.on_signals(lambda *_: stop.set()):
-                tell(f"metrics of {address} at http://{host}:{page.port}/metrics")
+                tell(f"metrics of {address} at http://{f'[{host}]' if ':' in host else host}:{page.port}/metrics")
                 stop.wait()
     finally:
         page.close()

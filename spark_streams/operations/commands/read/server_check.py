@@ -144,15 +144,14 @@ def doctor(server_url: str | None, names: tuple[str, ...], uses: tuple[str, ...]
     note      worth knowing; often intended
     ok        correct
 
-    Exit codes: 0 nothing worse than a note; 3 a warning or a danger; 1 the check failed. Nothing on the server changes:
-    commands are queued and discarded (MULTI, DISCARD). Refused commands may appear in the server's ACL LOG. The
-    server's clock is compared with this machine's, so run the command on the driver's machine. In a cluster every node
-    is checked; a finding of several nodes is printed once with their names.
+    Exit codes: 0 nothing worse than a note; 3 a warning or a danger; 1 the check failed. Nothing changes: commands are
+    queued and discarded (MULTI, DISCARD). Refused ones may appear in the server's ACL LOG. Run it on the driver's
+    machine, because it compares clocks. In a cluster every node is checked; a finding of several nodes is printed once
+    with their names.
 
     \b
     Examples:
       rstream doctor redis://redis.internal:6379/0 --stream orders --for reading
-      rstream doctor redis+cluster://a:6379,b:6379
       rstream doctor --json | jq '.findings[] | select(.level == "danger")'
       rstream doctor || send-alert
     """
@@ -165,11 +164,8 @@ def doctor(server_url: str | None, names: tuple[str, ...], uses: tuple[str, ...]
     about: dict[str, object]
     if address.is_cluster:
         cluster, findings = examine_cluster(address, uses or USES, names)
-        used, about, print_all = (
-            cluster.used_memory,
-            {"cluster": _about_cluster(cluster)},
-            partial(show_cluster, cluster),
-        )
+        used, about = cluster.used_memory, {"cluster": _about_cluster(cluster)}
+        print_all = partial(show_cluster, cluster)
     else:
         with connect(address) as server:
             [node] = server.nodes()

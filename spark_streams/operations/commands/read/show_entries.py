@@ -69,18 +69,17 @@ def show(
 ) -> None:
     """Show entries of STREAM with all fields, oldest first: the entry ID, or the first or last N entries.
 
-    An ID without a sequence (1795163834542) means all entries of that millisecond. For a sharded stream the entries of
-    all shards are shown in the order of their IDs. For dead letters, rstream dead show prints more. No group changes.
+    An ID without a sequence (1795163834542) means all entries of that millisecond. Entries of all shards of a stream
+    are shown in the order of their IDs. For dead letters, rstream dead show prints more.
 
     Bytes that are not UTF-8 are shown as \\xff, in JSON as {"base64": "…"}. If a field name is not UTF-8 or occurs
     twice, `fields` in JSON is a list of [name, value].
 
     --decode and --schema show a field's decoded value as JSON. A value that cannot be decoded is shown as it is, with
-    the reason beside its name. --json adds `decoded`: for each such field its name, and `json` (a text) or `reason`.
+    the reason. --json adds `decoded`: for each such field its name, and `json` (a text) or `reason`.
 
     \b
     Examples:
-      rstream show orders
       rstream show orders 1795163834542-0
       rstream show orders --last 1 --json
       rstream show orders --decode payload --registry https://registry.internal:8081
@@ -150,17 +149,15 @@ def tail(names: tuple[str, ...], follow: bool, count: int, group: str | None, ur
     """Show the last N entries of the streams together (default: all streams), in the order of their IDs. With -f also
     print new entries. STREAM may be a pattern (`orders:*`); -f also follows streams that match it later.
 
-    With --group the command previews a group. For each stream it shows the N oldest pending entries with their
-    consumers, and the next N entries that are not delivered yet. With -f it shows all undelivered entries, and new
-    ones. Nothing is delivered, and the group's position stays unchanged.
+    With --group the command previews a group: for each stream the N oldest pending entries with their consumers, and
+    the next N undelivered ones. With -f it shows all undelivered entries, and new ones. Nothing is delivered.
 
     Long values and many fields are cut, and bytes that are not UTF-8 are shown as \\xff; --json prints complete
     entries, one per line. If the server does not answer, -f waits for it: no entry is skipped or printed twice. Ctrl-C
-    ends the command with exit code 0.
+    ends it with exit code 0.
 
     \b
     Examples:
-      rstream tail orders
       rstream tail orders payments -f -n 0
       rstream tail 'orders:*' -f --json | jq .fields.amount
       rstream tail orders --group etl
@@ -400,14 +397,13 @@ def where(
     sent back  as which entry, by which redrive; the journey of that entry follows
     removed    trimmed, deleted or expired, as far as the server records it
 
-    The first line is the verdict; "perhaps" stands before what is not proved. Each line is exact (proved of this
-    entry, now), of the batch (proved of all its rows together), or says why it is not known. No group changes.
+    The first line is the verdict; "perhaps" stands before what is not proved. Each line is exact (proved of this entry,
+    now), of the batch (proved of all its rows together), or says why it is not known.
 
     \b
     Examples:
       rstream where orders 1795163834542-0
       rstream where orders:dead 1795163901007-0
-      rstream where orders 1795163834542-0 1795163834542-1 --json
       rstream where orders 1795163834542-0 --checkpoint checkpoints/etl --table lake/orders
       rstream where orders 1795163834542-0 --archive lake/archive
     """

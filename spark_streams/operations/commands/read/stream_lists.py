@@ -25,8 +25,8 @@ _OF_ADDS = ("idempotent", "duplicates")  # columns
 @shared.url_option
 @shared.json_option
 def streams(url: str, as_json: bool) -> None:
-    """List all streams of the server: entries, last ID, groups. Streams in which entries wait for a retry are left out;
-    `rstream dead list` and `rstream lag` show them.
+    """List all streams of the server: entries, last ID, groups. Streams in which entries wait for a retry are left out:
+    `rstream dead list` shows them.
 
     \b
     groups       with the number of entries that a consumer released (XNACK) and no consumer has taken
@@ -36,7 +36,6 @@ def streams(url: str, as_json: bool) -> None:
     \b
     Examples:
       rstream streams
-      rstream streams --url redis://user:password@host:6379/0
       rstream streams --json | jq '.[] | select(.length > 1000000) | .stream'
     """
     from spark_streams.connector.lag.survey import view_streams
@@ -100,12 +99,8 @@ def pending(
     last seen    when the consumer sent its last request
     deliveries   how often the entry was delivered; fatal: it was released as fatal
 
-    Nothing on the server changes: no entry is claimed, and no counter changes.
-
     \b
     Examples:
-      rstream pending
-      rstream pending orders --group billing --entries 20
       rstream pending orders --group billing --entries 1000 --idle 10m --json
     """
     if entries is None:
@@ -210,17 +205,17 @@ def wait(
     """Wait until the group has at least --lag undelivered entries in these streams together.
 
     Exit codes: 0 it has; 3 the time of --for is over; 1 the server does not answer, a key is not a stream, or something
-    is missing (--must-exist). Nothing on the server changes.
+    is missing (--must-exist).
 
     A stream or group need not exist yet; the command says so on standard error, because the name may be misspelt. In a
     stream without this group all entries count, as for a query that starts with startingOffsets=earliest. With
     --must-exist this is an error, at the start and when the time of --for is over.
 
-    A pattern is replaced by the streams that match it at the start. Pending entries do not count, and neither do
-    entries that wait for a retry.
+    A pattern is replaced by the streams that match it at the start. Pending entries, and those that wait for a retry,
+    do not count.
 
-    The command sends at most one command a second to the server, on average. While nothing is added it sends two a
-    minute and one per stream.
+    It sends at most one command a second to the server, on average; while nothing is added, two a minute and one per
+    stream.
 
     \b
     Examples:

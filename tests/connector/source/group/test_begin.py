@@ -45,8 +45,8 @@ def test_the_start_of_a_new_checkpoint_in_an_existing_group_is_reported(
     assert begun(one) == []
     [line] = unused_messages(warnings)
     assert line.startswith(
-        f"group 'g' already exists on stream 's'. The query begins after entry {ids[-1]}, where the group stands. "
-        "startingOffsets is not used"
+        f"group 'g' already exists on stream 's'. The query reads what is pending for it, and goes on after "
+        f"entry {ids[-1]}, where the group stands. startingOffsets is not used"
     )
     # As the line says.
     stop_all()

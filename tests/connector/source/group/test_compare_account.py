@@ -301,12 +301,17 @@ def test_trimming_is_noticed_though_others_hold_entries_and_the_server_has_forgo
         one.latestOffset(at, ALL)
 
 
-def test_trimming_is_noticed_in_a_group_that_a_restored_server_has_below_what_others_had_read(server: Server) -> None:
-    """Others can have read only what they had read by the checkpoint: more than that is lost."""
+@pytest.mark.parametrize("read_before", [0, 4])
+def test_trimming_is_noticed_in_a_group_that_a_restored_server_has_below_what_others_had_read(
+    server: Server, read_before: int
+) -> None:
+    """What the restored group has not delivered, it has to deliver. Here others had read 10 of these entries."""
     with server.client() as raw, server.client(decode_responses=True) as client:
         add(client, 10)
         one = reader(server, limits=NEVER_AHEAD, streams="s,t")
         at = begin(one)
+        if read_before:
+            client.xreadgroup("g", "bob", {"s": ">"}, count=read_before)
         dump = raw.dump("s")
         assert dump is not None
         client.xreadgroup("g", "bob", {"s": ">"})
@@ -318,11 +323,35 @@ def test_trimming_is_noticed_in_a_group_that_a_restored_server_has_below_what_ot
         raw.restore("s", 0, dump)
         ids = add(client, 5, first=10)
         trim(client, ids, 2)
-        with pytest.raises(DataLossError, match="stream 's': at least 2 entries above 0-0"):
+        with pytest.raises(DataLossError, match=f"stream 's': at least {12 - read_before} entries above 0-0"):
             reader(server, limits=NEVER_AHEAD, streams="s,t").latestOffset(end, ALL)
         lenient = reader(server, limits=NEVER_AHEAD, streams="s,t", **LENIENT)
         assert [n for batch in drain(lenient, None, end) for n in batch] == [12, 13, 14]
-        assert lost(lenient) == 2
+        assert lost(lenient) == 12 - read_before
+
+
+def test_trimming_is_counted_in_a_shared_group_that_a_restored_server_has_below_the_checkpoint(server: Server) -> None:
+    """What the checkpoint knows to be read is of its own position, and not of the one at which the query goes on."""
+    with server.client() as raw, server.client(decode_responses=True) as client:
+        add(client, 6)
+        one = reader(server, limits=NEVER_AHEAD)
+        at = begin(one)
+        end = one.latestOffset(at, ALL)
+        assert read(one, at, end) == list(range(6))
+        client.xgroup_createconsumer("s", "g", "bob")
+        end = one.latestOffset(end, ALL)
+        dump = raw.dump("s")
+        assert dump is not None
+        add(client, 5, first=6)
+        later = one.latestOffset(end, ALL)
+        assert read(one, end, later) == list(range(6, 11))
+        stop_all()
+        raw.delete("s")
+        raw.restore("s", 0, dump)
+        trim(client, add(client, 7, first=11), 4)
+        lenient = reader(server, limits=NEVER_AHEAD, **LENIENT)
+        assert [n for batch in drain(lenient, None, later) for n in batch] == [15, 16, 17]
+        assert lost(lenient) == 4
 
 
 @pytest.mark.parametrize("restarted", [False, True])

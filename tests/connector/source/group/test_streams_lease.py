@@ -20,7 +20,7 @@ from spark_streams.connector.source.group_client import lease_key
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connection import Connection
 from spark_streams.connector.wire.lease import LeaseTerms, Processes
-from tools.driving import ALL, LOOK_EACH_TIME, SMALL, add, another_reader, drain, reader
+from tools.driving import ALL, LOOK_EACH_TIME, SMALL, add, another_reader, drain, read, reader
 from tools.sending import before_sending, reply_lost
 from tools.servers.server import Server
 from tools.waiting import until
@@ -408,3 +408,25 @@ def test_a_query_that_is_refused_on_one_stream_keeps_none_of_the_others(server: 
     with pytest.raises(ConsumerTakenError, match="stream 't'"):
         refused.initialOffset()
     assert drain(another_reader(server)) == [[0, 1, 2]]
+
+
+def test_a_replay_needs_no_lease_of_a_stream_that_is_neither_listed_nor_in_its_batch(
+    server: Server, client: redis.Redis
+) -> None:
+    """The checkpoint still names it, and another query may read it by now."""
+    add(client, 3)
+    add(client, 1, "t")
+    one = reader(server, streams="s,t")
+    start = one.initialOffset()
+    both = one.latestOffset(start, ALL)
+    one.commit(both)
+    add(client, 2, first=3)
+    of_s = one.latestOffset(both, ALL)
+    one.stop()
+    other = another_reader(server, streams="t")
+    other.initialOffset()
+    successor = another_reader(server)
+    assert read(successor, both, of_s) == [3, 4]
+    successor.stop()
+    with pytest.raises(ConsumerTakenError, match="stream 't'"):
+        read(another_reader(server), start, both)

@@ -197,6 +197,24 @@ def test_an_entry_that_waits_for_a_retry_outlives_its_stream(server: Server, cli
     assert not query.reader.reportLatestOffset().get("lost")
 
 
+def test_returned_entries_begin_anew_when_their_stream_was_missing(server: Server, client: redis.Redis) -> None:
+    """A server that was restored, say. A mark of what was read before would say that the checkpoint is an older one."""
+    add(client, 1, "s:1")
+    query = Query(server, **RETRIES)
+    query.trigger()
+    client.xadd("s:1", {"n": "bad"})
+    query.trigger(5)
+    back = returned_stream("s:1", "g")
+    client.delete(back)
+    query.trigger(3)
+    assert back not in query.at["streams"]
+    query.reader.stop()
+    client.xadd(back, {"n": "5"})
+    query.reader = reader(server, limits=HURRY, **{**OPTIONS, **RETRIES, "failOnDataLoss": "true"})
+    query.trigger(3)
+    assert query.found == [0, 5]
+
+
 def test_a_returned_entry_that_is_not_acknowledged_keeps_its_stream(server: Server, client: redis.Redis) -> None:
     """Another query of the group is reading it."""
     add(client, 1, "s:stays")
@@ -280,3 +298,19 @@ def test_killed_at_any_command_it_forgets_all_or_nothing(server: Server, client:
         assert not forget(GroupClient(connection, MEMBER), "s:1"), "an entry has come to wait meanwhile"
         assert not forget(GroupClient(connection, MEMBER), "s:1")
     assert client.exists(*keys) == 3
+
+
+def test_readers_of_returned_entries_delay_it_only_while_their_groups_change(watched_server: Server) -> None:
+    """A newer Valkey breaks the WATCH of their stream then. The next trigger forgets the stream."""
+    mark, returned = "rstream:committed:{s:1}:g:spark", returned_stream("s:1", "g")
+    with watched_server.client() as client, Connection(Address.parse(watched_server.url)) as connection:
+        client.set(mark, "x")
+        client.xgroup_create(returned, "audit", id="0", mkstream=True)
+        entry = client.xadd(returned, {"n": 1})
+        client.xreadgroup("audit", "one", {returned: ">"})
+        client.xdel(returned, entry)
+        with before_sending(b"EXEC", act=lambda *_: client.xack(returned, "audit", entry)):
+            forgotten = forget(GroupClient(connection, MEMBER), "s:1")
+            assert (forgotten, client.exists(mark, returned)) in ((True, 0), (False, 2))
+            assert forgotten or forget(GroupClient(connection, MEMBER), "s:1")
+        assert client.exists(mark, returned) == 0

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 import redis
 
-from spark_streams.connector.errors import DataLossError
+from spark_streams.connector.errors import DataLossError, ServerUnreachableError
 from spark_streams.connector.source.offset import Offset
 from spark_streams.connector.source.pending import claim
 from spark_streams.connector.spark.data_source import ReadMaxRows
@@ -26,6 +26,7 @@ from tools.driving import (
     read,
     reader,
     rows,
+    stop_all,
 )
 from tools.servers.server import Server
 
@@ -264,25 +265,43 @@ def test_a_claim_that_takes_nothing_leaves_no_consumer(
     assert consumers(client) == {"bob": 0, "spark": 0}
 
 
-def test_entries_that_were_deleted_before_they_could_be_claimed_are_an_error_once_or_counted(
+def test_entries_that_were_deleted_before_they_could_be_claimed_are_an_error_or_counted(
     server: Server, client: redis.Redis, group: str
 ) -> None:
-    """The server drops them from the pending list when they are claimed."""
+    """The server drops them from the pending list when they are claimed. A strict query claims nothing."""
     ids = add(client, 8)
     left_by_bob(client, 4)
     client.xdel("s", ids[1], ids[2])
+    at = reader(server).initialOffset()
+    for _ in range(2):
+        strict = reader(server, claimIdle=IDLE)
+        with pytest.raises(DataLossError, match="2 entries above .* that other consumers of group 'g' had left"):
+            strict.latestOffset(at, ALL)
+        assert consumers(client) == {"bob": 4, "spark": 0}
+        stop_all()
     lenient = reader(server, claimIdle=IDLE, failOnDataLoss="false")
-    assert drain(lenient, 4) == [[0, 3, 4, 5], [6, 7]]
+    assert drain(lenient, 4, at) == [[0, 3, 4, 5], [6, 7]]
     assert lenient.reportLatestOffset()["lost"] == {"s": 2}
-    ids = add(client, 4, first=8)
-    left_by_bob(client, 4)
-    client.xdel("s", ids[0])
-    strict = reader(server, claimIdle=IDLE)
-    at = strict.initialOffset()
-    with pytest.raises(DataLossError, match="1 entry above .* that other consumers of group 'g' had left"):
-        strict.latestOffset(at, ALL)
-    assert drain(reader(server, claimIdle=IDLE), start=at) == [[9, 10, 11]]
     assert consumers(client) == {"bob": 0, "spark": 0}
+
+
+def test_deleted_entries_are_counted_also_if_the_reply_to_their_claim_is_lost(
+    server: Server, client: redis.Redis, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = add(client, 8)
+    left_by_bob(client, 4)
+    client.xdel("s", ids[1], ids[2])
+    honest = claim.transact
+
+    def unheard(*given: Any) -> Any:
+        monkeypatch.setattr(claim, "transact", honest)
+        honest(*given)
+        raise ServerUnreachableError("its reply is lost")
+
+    monkeypatch.setattr(claim, "transact", unheard)
+    lenient = reader(server, claimIdle=IDLE, failOnDataLoss="false")
+    assert drain(lenient) == [[0, 3, 4, 5, 6, 7]]
+    assert lenient.reportLatestOffset()["lost"] == {"s": 2}
 
 
 # -- in stream order ------------------------------------------------------------------------------------------------

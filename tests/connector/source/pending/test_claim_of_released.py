@@ -27,6 +27,7 @@ from tools.driving import (
     read,
     reader,
     rows,
+    stop_all,
 )
 from tools.servers.server import Server, skip_without_xnack
 
@@ -240,22 +241,18 @@ def test_the_remedy_beside_fatal_entries_needs_a_dead_letter_stream(
             again.latestOffset(begin(again), ALL)
 
 
-def test_released_entries_that_were_deleted_are_an_error_once_or_counted(
+def test_released_entries_that_were_deleted_are_an_error_or_counted(
     server: Server, client: redis.Redis, ids: list[str]
 ) -> None:
     release(client, *ids[:4])
     client.xdel("s", ids[0])
-    strict = reader(server)
-    at = begin(strict)
-    with pytest.raises(DataLossError, match="1 entry above .* that other consumers of group 'g' had left pending"):
-        strict.latestOffset(at, ALL)
-    assert drain(reader(server), start=at) == [[1, 2, 3, *range(4, 10)]]
-    release_again = add(client, 2, first=10)
-    client.xreadgroup("g", "bob", {"s": ">"})
-    release(client, *release_again)
-    client.xdel("s", release_again[0])
+    at = begin(reader(server))
+    for _ in range(2):
+        with pytest.raises(DataLossError, match="1 entry above .* that other consumers of group 'g' had left pending"):
+            reader(server).latestOffset(at, ALL)
+        stop_all()
     lenient = reader(server, failOnDataLoss="false")
-    assert drain(lenient) == [[11]]
+    assert drain(lenient, start=at) == [[1, 2, 3, *range(4, 10)]]
     assert lenient.reportLatestOffset()["lost"] == {"s": 1}
 
 

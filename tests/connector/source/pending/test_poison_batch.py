@@ -265,6 +265,25 @@ def test_a_running_query_knows_which_batches_it_has_read(server: Server, client:
     assert (consumers(client), one.reportLatestOffset().get("lost")) == ({"spark": 0}, None)
 
 
+def test_a_running_query_knows_which_batch_it_has_cut(server: Server, client: redis.Redis) -> None:
+    """Also if a failover has lost what the record says of that."""
+    add(client, 10)
+    options = {**LETTERS, "maxDeliveries": "1"}
+    one = reader(server, **options)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    one.partitions(start, end)
+    stop_all()
+    before = client.get(RECORD)
+    assert before is not None
+    one = reader(server, **options)
+    assert read(one, start, end) == []
+    client.set(RECORD, before)
+    client.client_kill_filter(_type="normal", skipme=True)
+    assert sorted(n for batch in drain(one, start=end) for n in batch) == list(range(10))
+    assert consumers(client) == {"spark": 0}
+
+
 def test_entries_of_a_stream_that_leaves_the_list_and_comes_back_are_not_acknowledged_unread(
     server: Server, client: redis.Redis
 ) -> None:
@@ -437,6 +456,26 @@ def test_entries_that_were_deleted_before_their_batch_is_cut_are_counted_once(
     assert read(again, start, end) == []
     assert [n for batch in drain(again, start=end) for n in batch] == [n for n in range(1, 32) if n not in (10, 11, 12)]
     assert again.reportLatestOffset()["lost"] == {"s": 4}
+
+
+@pytest.mark.usefixtures("sixteenths")
+def test_entries_whose_group_is_missing_when_their_batch_is_cut_are_counted(
+    server: Server, client: redis.Redis
+) -> None:
+    """They are not pending any more, so no piece has them."""
+    lenient = {**LETTERS, "failOnDataLoss": "false", "streams": "s,t"}
+    add(client, 32)
+    add(client, 3, "t", first=32)
+    one = reader(server, **lenient)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    one.partitions(start, end)
+    client.xgroup_destroy("t", "g")
+    read(reader(server, **lenient), start, end)
+    again = reader(server, **lenient)
+    assert read(again, start, end) == []
+    assert sorted(n for batch in drain(again, start=end) for n in batch) == list(range(32))
+    assert again.reportLatestOffset()["lost"] == {"t": 3}
 
 
 @pytest.mark.usefixtures("sixteenths")
@@ -677,3 +716,19 @@ def test_pieces_of_two_streams_whose_entries_have_the_same_ids_are_different(
     expected = {n for n in range(128 + 2 * starts) if n != 1}
     assert sorted(query.rows) == sorted(expected)
     assert query.lost == 0
+
+
+@pytest.mark.parametrize("options", [{}, {"claimIdle": "1ms"}], ids=["", "claimIdle"])
+def test_restarts_add_two_to_the_servers_count_at_most(
+    server: Server, client: redis.Redis, options: dict[str, str]
+) -> None:
+    """The limit counts the runs that an entry has killed, and not how often the server has delivered it."""
+    add(client, 40)
+    query = Supervised(server, {7}, maxDeliveries="4", **options)
+    counts = []
+    while not query.start():
+        counts.append(max(int(one["times_delivered"]) for one in client.xpending_range("s", "g", "-", "+", 40)))
+        time.sleep(0.002)
+    assert len(counts) > 8
+    assert max(counts) <= 1 + 2
+    assert dead_letters(client) == [7]

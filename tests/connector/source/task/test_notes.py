@@ -89,6 +89,22 @@ def test_missing_notes_end_the_query_before_anything_is_acknowledged(
     assert pending_count(client) == 0
 
 
+def test_entries_that_no_task_reads_are_acknowledged_and_become_no_dead_letters(
+    server: Server, client: redis.Redis
+) -> None:
+    """A plan with `limit` runs the first of three tasks."""
+    some_bad(client, 30)
+    one = reader(server, entriesPerPartition="10", **LETTERS)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    [share, *others] = one.partitions(start, end)
+    assert len(others) == 2
+    assert list(one.read(share))
+    assert one.latestOffset(end, ALL) == end
+    assert [fields["n"] for _, fields in client.xrange("dead")] == ["bad 0", "bad 3", "bad 6", "bad 9"]
+    assert pending_count(client) == 0
+
+
 def test_notes_of_a_server_that_has_returned_to_an_older_state_are_missed(server: Server, client: redis.Redis) -> None:
     """It has the hash, but of the batch before. Dead letters of the last batch would be missing in silence."""
     some_bad(client, 5)

@@ -192,6 +192,16 @@ def test_a_mark_that_is_deleted_under_a_running_query_is_written_again(
     assert lost(one) == 0
 
 
+def test_a_group_that_is_set_back_is_noticed_without_a_mark(server: Server, client: redis.Redis) -> None:
+    """The run knows what it has committed. It sets the group to there: otherwise it would read an entry again."""
+    ids = add(client, 50)
+    one = reader(server, limits=NEVER_AHEAD)
+    log = batches(one, 4)
+    client.xgroup_setid("s", "g", ids[30])
+    client.delete(MARK)
+    assert read_all(one, log[4])[0] == list(range(40, 50))
+
+
 def test_a_batch_is_not_read_again_without_a_commit_mark(server: Server, client: redis.Redis) -> None:
     """Spark's commit log does not have the batch, so it may be that of an older copy."""
     add(client, 40)
