@@ -181,7 +181,7 @@ class Reason(StrEnum):
         "The error names the stream, a dead letter and the command that continues",
     )
     A_LETTER_BEFORE = (
-        "a dead letter of a batch that an older copy of the checkpoint does not have",
+        "a dead letter, and its group or batch was set back since",
         "sets the group back to the checkpoint, and reads the entries again",
     )
     NOTE_DISCARDED = "its note was discarded", "entries of its last batch that do not fit get no dead letter"
