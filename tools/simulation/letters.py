@@ -85,6 +85,7 @@ class Letters:
         self._sources: dict[int, Letter] = {}  # by the number of the entry that was made of it
         self._due: dict[tuple[str, int, str], int] = {}  # when entries that wait are read again: Unix milliseconds
         self._not_noted = set[Place]()  # entries whose note stays, although they have a dead letter
+        self._wait_twice: dict[Place, Reason] = {}
         self._forgotten = set[int]()  # of these, what a server that was set back has not: it may give their IDs again
 
     def observe(self) -> None:
@@ -152,7 +153,10 @@ class Letters:
                 entry.excuses.add(Reason.A_LETTER)
 
     def come_again(self, entries: Collection[Entry], why: Reason) -> None:
-        """Record that these entries may become dead letters once more."""
+        """Record that these entries may become dead letters once more, also those that wait for a retry."""
+        with unnoticed(self._world):
+            waiting = self._waiting() if self._world.query.had_retries else set()
+        self._wait_twice |= {entry.place: why for entry in entries if entry.place in waiting}
         for letter in self.all.values():
             if letter.entry in entries:
                 letter.again.add(why)
@@ -241,6 +245,8 @@ class Letters:
         letters = [one for one in self.all.values() if one.entry is entry]
         facts.letters, facts.is_bad = len(letters), True
         facts.may_repeat |= {why for one in letters for why in one.again}
+        if entry.place in self._wait_twice:
+            facts.may_repeat |= {self._wait_twice[entry.place]}
         if entry.place in self._not_noted:
             facts.may_repeat |= {Reason.NOTE_REFUSED}
         self.judge(
