@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -43,26 +43,13 @@ _ENVELOPE = frozenset(name.decode() for name in FIELDS)
 _MARK = MARK.decode()
 _KEYS_LOST = {"flushed", "server set back"}
 _LATE = 1_000  # milliseconds, more than an idle trigger takes
-# Events after which an entry may be read again, and fail again, if it was a dead letter by then.
-_READ_AGAIN = (
-    "flushed",
-    "server set back",
-    "checkpoint set back",
-    "checkpoint put back",
-    "commits lost",
-    "group created again",
-    "group destroyed",
-    "group set back",
-    "evicted committed",
-    "evicted attempts",
-)
 
 
 @dataclass
 class Letter:
     """A dead letter. entry: what it was; envelope: its fields `dl.*`; copies: entries that were made of it; is_gone:
-    it is no longer in its stream; repeat_reasons: why it may be sent back once more; since: the number of events of its
-    entry's stream before it."""
+    it is no longer in its stream; repeat_reasons: why it may be sent back once more; again: why its entry may become
+    one once more."""
 
     id: str
     entry: Entry
@@ -70,7 +57,7 @@ class Letter:
     copies: list[Entry | str] = field(default_factory=list)
     is_gone: bool = False
     repeat_reasons: set[Reason] = field(default_factory=set)
-    since: int = 0
+    again: set[Reason] = field(default_factory=set)
 
     @property
     def place(self) -> Place:
@@ -98,6 +85,7 @@ class Letters:
         self._sources: dict[int, Letter] = {}  # by the number of the entry that was made of it
         self._due: dict[tuple[str, int, str], int] = {}  # when entries that wait are read again: Unix milliseconds
         self._not_noted = set[Place]()  # entries whose note stays, although they have a dead letter
+        self._wait_twice: dict[Place, Reason] = {}
         self._forgotten = set[int]()  # of these, what a server that was set back has not: it may give their IDs again
 
     def observe(self) -> None:
@@ -164,6 +152,15 @@ class Letters:
             if entry is not None and entry.key <= id_key(begin.get(entry.stream, "0-0")):
                 entry.excuses.add(Reason.A_LETTER)
 
+    def come_again(self, entries: Collection[Entry], why: Reason) -> None:
+        """Record that these entries may become dead letters once more, also those that wait for a retry."""
+        with unnoticed(self._world):
+            waiting = self._waiting() if self._world.query.had_retries else set()
+        self._wait_twice |= {entry.place: why for entry in entries if entry.place in waiting}
+        for letter in self.all.values():
+            if letter.entry in entries:
+                letter.again.add(why)
+
     def set_back(self, last: int = 0) -> None:
         """The server has another state now: what it holds is what counts. Redrives that run lose their connections.
         last: the newest entry when it was in that state: one before that it does not hold had left its stream by then.
@@ -229,7 +226,7 @@ class Letters:
         if entry is None:
             return
         envelope = {name: value for name, value in fields.items() if name in _ENVELOPE}
-        letter = self.all[entry_id] = Letter(entry_id, entry, envelope, since=world.model.stream(entry.stream).happened)
+        letter = self.all[entry_id] = Letter(entry_id, entry, envelope)
         own = {name: value for name, value in fields.items() if name not in _ENVELOPE}
         source = self._sources.get(entry.n)
         redrives, previous = (0, "") if source is None else (source.redrives + 1, source.mark.split(" ", 2)[2])
@@ -247,11 +244,11 @@ class Letters:
             facts.rows = [row_of(entry)]
         letters = [one for one in self.all.values() if one.entry is entry]
         facts.letters, facts.is_bad = len(letters), True
-        if len(letters) > 1 and not facts.rows:
-            stream, before = world.model.stream(entry.stream), min(one.since for one in letters)
-            is_again = any(stream.latest.get(event, 0) > before for event in _READ_AGAIN)
-            facts.may_repeat |= {Reason.A_LETTER_BEFORE} if is_again else set()
-            facts.may_repeat |= {Reason.NOTE_REFUSED} if entry.place in self._not_noted else set()
+        facts.may_repeat |= {why for one in letters for why in one.again}
+        if entry.place in self._wait_twice:
+            facts.may_repeat |= {self._wait_twice[entry.place]}
+        if entry.place in self._not_noted:
+            facts.may_repeat |= {Reason.NOTE_REFUSED}
         self.judge(
             facts,
             [entry],

@@ -80,7 +80,7 @@ class Stream:
 
     born: the group has existed on it, under this checkpoint; in_checkpoint: the checkpoint's last offset names it;
     appeared: number of events before its first entry; causes: events since the last peace for which the query may
-    stop; ever: all events; latest: the number of the last one of a kind; counted: entries that the log has reported as
+    stop; ever: all events; counted: entries that the log has reported as
     lost, and that the verdict has not compared yet (a killed run may report them again); runs: the runs that have
     reported them; told, told_by: what had been reported at the last peace, and by which runs: another run may report
     it once more; moved_at_first: an operator has moved its group before the first checkpoint, so that nobody knows what
@@ -110,7 +110,6 @@ class Stream:
     back: set[int] = field(default_factory=set)
     was_lenient: bool = False
     happened: int = 0
-    latest: dict[str, int] = field(default_factory=dict)
     at_batch: int = 0
     seen: int = 0
 
@@ -119,7 +118,6 @@ class Stream:
         self.causes.add(cause)
         self.ever.add(cause)
         self.happened += 1
-        self.latest[cause] = self.happened
 
 
 class Model:

@@ -180,10 +180,6 @@ class Reason(StrEnum):
         "the operator has deleted the note of a redrive",
         "The error names the stream, a dead letter and the command that continues",
     )
-    A_LETTER_BEFORE = (
-        "a dead letter, and its group or batch was set back since",
-        "sets the group back to the checkpoint, and reads the entries again",
-    )
     NOTE_DISCARDED = "its note was discarded", "entries of its last batch that do not fit get no dead letter"
     EARLIER_BATCH_STAYS = (
         "an earlier batch of its number stays",
