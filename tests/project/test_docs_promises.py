@@ -467,6 +467,9 @@ SHOWN: Mapping[str, Mapping[str, Sequence[str]]] = {
             "trigger_after_failover::after_a_failover_committed_entries_are_not_read_again",
             "plan: or while entries are pending that no batch has",
         ],
+        "notes of tasks (mode=DEADLETTER), amid their batch": [
+            "reasons_unnoticed::notes_that_a_failover_loses_amid_their_batch_are_not_missed",
+        ],
         "deliveries of an uncommitted batch": [
             "trigger_after_failover::after_a_failover_committed_entries_are_not_read_again",
         ],

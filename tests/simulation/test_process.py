@@ -85,6 +85,11 @@ MENDED = {
         (84000082, "redriven"), (84000244, "redriven"), (84000306, "redriven"),
     ],
     "a redrive tells what was refused, also after a lost connection": [(84000236, "redriven")],
+    "behind a missing mark a group may be set back": [(83000750, "faults", "renew")],
+    "a claim reports what it forgets": [(83000482, "faults", "renew")],
+    "a run knows that it has cut a batch": [(81001874, "faults"), (81004536, "faults")],
+    "a stream that was left out and is missing stops no run": [(83005517, "faults", "renew")],
+    "what was read by the checkpoint says nothing of another position": [(81003104, "faults")],
     "an error names a remedy": [(40300199, "faults", "renew"), (40100784, "faults"), (961181,)],
 }  # fmt: skip
 # Seeds in which the product does what is documented, each with words of the row (docs/reference/).
@@ -107,6 +112,13 @@ DOCUMENTED = {
         (84000232, "redriven"),
     ],
     "If a pattern no longer finds the stream when the query starts": [(84000313, "delays")],
+    "They stay pending until the group has passed them again": [(83004634, "faults", "renew")],
+    "It is not noticed: these entries become neither rows nor dead letters": [
+        (81001379, "faults"), (81003685, "faults"),
+    ],
+    "(without `noAck`) its dead letters, are not": [
+        (83002503, "faults", "renew"), (83003139, "faults", "renew"),
+    ],
     "If they are not pending now, they are not reported": [(62000465, "renew"), (60002727,)],
     "A group is moved or created again while its query takes or reserves a batch": [(62000524, "renew")],
     "The query begins at the stream's end at that moment, or at the ID": [(961151,), (40120097, "faults")],
@@ -160,6 +172,21 @@ EXCUSED = {
         (84000375, "patterns"),
     ],
     # nothing to document: the model
+    "what a group delivers again is unread": [(83000548, "faults", "renew")],
+    "a restored server gives an ID a second time": [(81001096, "faults")],
+    "a lease that is forgotten while a query begins": [(83000825, "faults", "renew")],
+    "a session is renewed while a reply is late": [
+        (81000865, "faults"), (83004304, "faults", "renew"), (83005039, "faults", "renew"),
+    ],
+    "pieces of a batch that was cut wait for a run without noAck": [(81004388, "faults")],
+    "an entry that does not fit is deleted unread": [(81004471, "faults")],
+    "a run that ends at the present entries reads no stream that is there again": [(81005017, "faults")],
+    "a row that is written at least once comes after later ones": [(81003147, "faults")],
+    "a new checkpoint after a missing stream, or group": [
+        (83002662, "faults", "renew"), (83002595, "faults", "renew"), (83003458, "faults", "renew"),
+    ],
+    "handed over under a new checkpoint, and read under the one before": [(83002807, "faults", "renew")],
+    "the lease of a deleted stream that the checkpoint names": [(83002367, "faults", "renew")],
     "a pattern that finds no stream, and another query of the consumer": [(84000104, "older"), (80002041,)],
     "a redrive that has stood still for a day": [(84000200, "delays")],
     "a group that was set back below its stream's first entry": [(62000500, "renew")],

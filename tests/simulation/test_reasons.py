@@ -15,7 +15,6 @@ WITHOUT = {
     "A server is restored under a running query, and has the lease": "the query stops, and no entry is concerned",
     "Several of these happen within one trigger": "a needless error: the operator knows the events",
     "They join the group of a query that was alone": "a needless error: the operator knows the events",
-    "A group is set back, and entries that were pending above": "what has left the stream stays pending: no fault",
     "deliveries of an uncommitted batch": "nothing is lost",
     "deliveries of a committed batch, alone in the group": "nothing is lost",
     "deliveries of a committed batch, shared group": "the query stops",

@@ -53,6 +53,24 @@ def test_an_entry_whose_note_alone_is_deleted_gets_no_dead_letter(server: Server
     assert pending_count(client) == 0
 
 
+def test_notes_that_a_failover_loses_amid_their_batch_are_not_missed(server: Server, client: redis.Redis) -> None:
+    """The replica has the name of the batch, which was written before its first task."""
+    client.xadd("s", {"n": "a"})
+    one = reader(server, **LETTERS)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    shares = one.partitions(start, end)
+    before = client.hgetall(NOTES)
+    assert list(before) == ["batch"]
+    assert [row for share in shares for batch in one.read(share) for row in batch.to_pylist()] == []
+    assert len(client.hgetall(NOTES)) > 1
+    client.delete(NOTES)
+    client.hset(NOTES, mapping=before)
+    assert one.latestOffset(end, ALL) == end
+    assert not client.exists("dead")
+    assert pending_count(client) == 0
+
+
 @pytest.mark.parametrize("is_deleted", [False, True])
 def test_what_tasks_have_found_missing_is_not_counted_if_its_key_is_deleted(
     server: Server, client: redis.Redis, is_deleted: bool

@@ -75,6 +75,7 @@ class Elsewhere:
         processes = _OtherMachine(self._begun, self.living)
         lease = ConsumerLease(address, GROUP, consumer, replace(TERMS, processes=processes))
         others = self._sessions_of(streams, CONSUMER, world.process) if world.query.running else set()
+        others -= self._sessions  # another process may wait for it, too
         self._sessions |= others
         self._renewed = 0.0  # a thread of the query has renewed it also while a reply was late
         self._renew()

@@ -33,6 +33,10 @@ class Reason(StrEnum):
     TAKEN = "taken from the query, which may have read it", "If another client takes entries from a batch"
     HANDED = "handed over or archived: other entries were read before", "Later entries may have been read before"
     WITH_THE_NEXT = "handed over, and comes with the next batches", "are read with the next batches"
+    NOT_PASSED_YET = (
+        "removed above its group, which was set back",
+        "They stay pending until the group has passed them again",
+    )
     WAITS_FOR_THE_CLOCK = (
         "handed over before the clock was set back, and waits",
         "or wait until the clock has reached the time of their hand-over",

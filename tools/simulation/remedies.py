@@ -172,10 +172,9 @@ class Operator:
         A query with noAck does not read them if an earlier checkpoint has left them.
         """
         query = self._world.query
-        if query.was_limited and "it holds entries that an earlier run of this query has yet to read" in text:
-            return query.had_pending_list  # a poison batch was cut: its pieces wait for a run without noAck
         had_pending_list = query.had_pending_list and "or a run without noAck left them" in text
-        return had_pending_list and query.epoch > 0
+        # Of an earlier checkpoint, or pieces of a batch that was cut: they wait for a run without noAck.
+        return had_pending_list and (query.epoch > 0 or query.was_limited)
 
     def _is_not_told(self) -> bool:
         """Whether a batch was cut, or has lost entries before it was complete, of which a sink on another server does
@@ -390,6 +389,7 @@ class Operator:
             self._world.model.excuse(self._world.model.entries_of(name, ours), Reason.DONE_BY_OPERATOR)
             if ours:
                 self._world.client.xack(name, GROUP, *ours)
+                self._world.model.stream(name).suffers("our entries acknowledged")
 
     def _list_pending(self) -> None:
         self._world.tell("   operator: without noAck")

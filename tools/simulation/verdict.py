@@ -63,7 +63,9 @@ def at_peace(world: World) -> None:
     streams = query.reads()
     for name in streams:
         _judge_losses(world, name)
-    _judge_pending(world, streams)
+    # A run over a pattern that ends at the present entries reads no stream that a restored server has again since.
+    ends = query.until is not None and "streamsPattern" in query.options and query.offsets
+    _judge_pending(world, [name for name in streams if not ends or name in query.offsets[-1]["streams"]])
     for entry in model.missing(streams):
         entry.settled = True
     for entry in model.entries.values():
@@ -213,6 +215,8 @@ def _facts_at_peace(world: World, entry: Entry, is_lenient: bool) -> Facts:
         facts.may_miss |= {Reason.MOVED_FIRST}
     if not entry.settled and Reason.EARLY in entry.excuses:
         facts.may_count |= {Reason.EARLY}
+    if not entry.settled and entry.removed_unacknowledged and Reason.DROPPED in entry.excuses:
+        facts.may_count |= {Reason.DROPPED}  # nobody knows that it would have been
     if not entry.settled and entry.looked_for and (facts.rows or Reason.DROPPED in entry.excuses):
         facts.may_count |= {Reason.MISSED_BY_ONE}
     return facts
@@ -232,6 +236,8 @@ def _judge_pending(world: World, streams: Iterable[str], at_last: bool = False) 
             found = Facts(entry.place, is_pending=True)
             if not at_last and entry.shuffled:
                 found.may_wait |= {Reason.WITH_THE_NEXT}
+            if entry.removed_by and seen.position is not None and entry.key > id_key(seen.position):
+                found.may_wait |= {Reason.NOT_PASSED_YET}
             if entry.id in later:
                 found.may_wait |= {Reason.WAITS_FOR_THE_CLOCK}
             facts.append(found)

@@ -196,7 +196,8 @@ class Triggering:
         names = streams.of_trigger(client, begin)
         start = streams.without_unused_returned(run.start_of(begin))
         forgotten = start.at.keys() - {*names} - checkpoint.at.keys()  # of a pattern, and missing: Spark logged none
-        return Opened(checkpoint, start.without(forgotten), names)
+        dropped = checkpoint.at.keys() - begin.at.keys()
+        return Opened(checkpoint, start.without(forgotten | dropped), names)
 
     def commit(self, client: GroupClient, run: RunState, end: Offset) -> tuple[None, RunState]:
         """Acknowledge the batch that ends here, without another trigger."""

@@ -453,6 +453,26 @@ def test_an_older_checkpoint_of_a_stream_that_was_left_out_for_a_while_is_notice
         reader(server, streams="a,b").latestOffset(older, ALL)
 
 
+def test_a_stream_that_was_left_out_and_is_missing_stops_no_run_whose_connection_breaks(
+    server: Server, client: redis.Redis
+) -> None:
+    """Its group has nothing to acknowledge."""
+    for stream in ("s", "t"):
+        client.xadd(stream, {"n": 0})
+    one = reader(server, limits=NEVER_AHEAD, streams="s,t", **LENIENT)
+    at = begin(one)
+    end = one.latestOffset(at, ALL)
+    assert read(one, at, end) == [0, 0]
+    stop_all()
+    one = reader(server, limits=NEVER_AHEAD, streams="t", **LENIENT)
+    assert one.latestOffset(end, ALL) == end
+    client.flushall()
+    client.xadd("t", {"n": 1})
+    client.client_kill_filter(_type="normal", skipme=True)
+    last = one.latestOffset(end, ALL)
+    assert (read(one, end, last), sorted(last["streams"])) == ([1], ["t"])
+
+
 def test_what_is_handed_to_a_query_that_has_just_begun_is_read(server: Server, client: redis.Redis) -> None:
     """Before its first batch, at entries that others were given."""
     add(client, 8)
