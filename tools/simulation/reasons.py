@@ -178,7 +178,7 @@ class Reason(StrEnum):
     PLANNED_AGAIN = "its batch is planned again after a set-back", "Later entries may have been read before"
     SENT_BACK_AGAIN = (
         "the operator has deleted the note of a redrive",
-        "The error names the stream, a dead letter and the command that continues",
+        "which names the command that continues",
     )
     A_LETTER_BEFORE = (
         "a dead letter, and its group or batch was set back since",
