@@ -152,7 +152,7 @@ EXCUSED = {
     # unnoticed.md, Who operates queries and groups: the newer checkpoint is used again
     "an older copy of the checkpoint has replaced the record": [(830368, "lists")],
     # the same: what it has left pending, also for others
-    "delivered to others since an older copy was used, and handed over": [(80000360,)],
+    "delivered to others since an older copy was used, and handed over": [(80000360,), (82004454, "renew")],
     # data-loss.md: a shared group (now or at the last batch) decides
     "shared at the batch that is logged after the server was restored": [(80000491,)],
     # data-loss.md, Losses in a failover: while entries are pending that no batch has
