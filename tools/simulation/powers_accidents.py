@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from spark_streams.connector.keys import key_beside
 from spark_streams.connector.source.commit_mark import committed_key
-from spark_streams.connector.source.pending.poison_record import PoisonState
 from spark_streams.operations.verify.history import id_key
 from tools.key_copies import Command, copies, make_again
 from tools.simulation.at_peace import unnoticed
@@ -22,7 +20,7 @@ from tools.simulation.reasons import Reason
 from tools.simulation.setup import Step, pick
 from tools.simulation.setup import part as share
 from tools.simulation.sinks import OUT
-from tools.simulation.spark import has
+from tools.simulation.spark import set_aside
 from tools.simulation.world import CONSUMER, GROUP, World, is_ours
 
 # -- the network, keys that are not streams, the producers' clock ------------------------------------------------------
@@ -301,17 +299,6 @@ def _record(world: World) -> dict[bytes, bytes]:
     return {key: world.raw.get(key) for key in world.raw.scan_iter("rstream:attempts:*", count=1000)}
 
 
-def _set_aside(world: World) -> list[Entry]:
-    """Return the entries of pieces of batches that were cut. It asks for no other keys: that may let them expire."""
-    names = {offset["record"] for offset in world.query.offsets if offset.get("record")}
-    with unnoticed(world):
-        texts = [world.raw.get(key_beside(name, "attempts", GROUP, CONSUMER)) for name in sorted(names)]
-    records = [PoisonState.from_json(text) for text in texts if text is not None]
-    pieces = [piece for record in records for piece in [*record.pieces.values(), *record.away.values()]]
-    parts = [(name, texts) for piece in pieces for name, texts in piece.ranges().items()]
-    return [entry for name, texts in parts for entry in world.model.entries_of(name) if has(texts, entry)]
-
-
 def _found_missing(world: World, to: Backup) -> list[Entry]:
     """Return entries of the last batch that its tasks missed, and that the restored server has again (documented).
 
@@ -339,7 +326,7 @@ def rollback(world: World, step: Step) -> None:
     remaining_batches = len(query.offsets) - share(len(query.offsets) - 1, step.amount)
     shared, written = {name for name in world.names() if query.is_account_unknown(name)}, _in_sink(world)
     old = [entry for entry in query.entries_since(remaining_batches, only_old=True) if entry.shuffled]
-    for entry in _set_aside(world) + old:
+    for entry in set_aside(world) + old:
         entry.lenient_reasons.add(Reason.OF_A_LATER_BATCH)
     _are_read_again(world, remaining_batches - 1)
     world.letters.come_again(query.entries_since(remaining_batches - 1), Reason.A_LETTER_BEFORE)

@@ -44,6 +44,10 @@ class Reason(StrEnum):
     SOUGHT = "an operator has set the group back", "Those above the new position are delivered again"
     PASSED_OVER = "an operator has passed it over", "the commit mark says so, and the query goes on there"
     DONE_BY_OPERATOR = "acknowledged by the operator", "rstream groups ack"
+    DONE_IN_PIECES = (
+        "set aside, and acknowledged by the operator",
+        "If another client takes entries from a batch before they are read, the query reports them as lost",
+    )
     A_NEW_CHECKPOINT = "a new checkpoint", "A new checkpoint continues where the group stands"
     RESTARTED = "onNewCheckpoint=restart", "it sets the group to `startingOffsets` and reads again"
     RESTARTED_BESIDE = "another process has set its group", "The group is set again if the query is killed before its"

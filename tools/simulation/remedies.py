@@ -26,6 +26,7 @@ from tools.simulation.model import OTHER_CHECKPOINT, OTHERS, REMOVED_WITH_COMMIT
 from tools.simulation.options import without
 from tools.simulation.reasons import Reason
 from tools.simulation.sinks import OUT
+from tools.simulation.spark import set_aside
 from tools.simulation.world import CONSUMER, GROUP, OTHER, World, shape
 
 _MAX_REPEATS = 3  # of an error without other events
@@ -101,7 +102,8 @@ class Operator:
         reasons = {
             Reason.OF_OTHERS: self._counts_entries_of_others(text, streams),
             Reason.DELETED_AHEAD: self._knows_of_a_deletion_above(text, streams),
-            Reason.LEFT_BY_A_RUN: not forgiven and self._is_left_by_a_run_with_a_list(text),
+            Reason.LEFT_BY_A_RUN: not forgiven and self._is_left_by_a_run_with_a_list(text, streams),
+            Reason.DONE_IN_PIECES: self._counts_what_was_acknowledged(text, streams),
         }
         others = {cause for name in streams for cause in world.model.stream(name).ever & OTHERS if forgiven}
         self._judge_alarm(error, streams, {*causes}, {one for one, is_so in reasons.items() if is_so}, forgiven, others)
@@ -166,16 +168,22 @@ class Operator:
             entry.removed_by == "deleted" and entry.key > id_key(found[1]) for entry in entries
         )
 
-    def _is_left_by_a_run_with_a_list(self, text: str) -> bool:
-        """Whether the error is about entries that a run without noAck has reserved (documented).
+    def _is_left_by_a_run_with_a_list(self, text: str, streams: list[str]) -> bool:
+        """Whether the error is about entries that a run without noAck has left pending (documented): an earlier
+        checkpoint has, or they are set aside, as pieces of a batch that was cut."""
+        if "or a run without noAck left them" not in text or not self._world.query.had_pending_list:
+            return False
+        aside = {entry.place for entry in set_aside(self._world)}
+        pending = {(name, entry_id) for name in streams for entry_id in self._world.see(name).ours()}
+        return self._world.query.epoch > 0 or pending <= aside
 
-        A query with noAck does not read them if an earlier checkpoint has left them.
-        """
-        query = self._world.query
-        if query.was_limited and "it holds entries that an earlier run of this query has yet to read" in text:
-            return query.had_pending_list  # a poison batch was cut: its pieces wait for a run without noAck
-        had_pending_list = query.had_pending_list and "or a run without noAck left them" in text
-        return had_pending_list and query.epoch > 0
+    def _counts_what_was_acknowledged(self, text: str, streams: list[str]) -> bool:
+        """Whether the error counts pieces of a batch that the operator has acknowledged unread."""
+        found = re.search(r"(\d+) entr\w+ (?:above (\d+-\d+) )?of a batch that killed the query", text)
+        above = id_key((found and found[2]) or "0-0")
+        entries = [entry for name in streams for entry in self._world.model.entries_of(name) if entry.key > above]
+        done = sum(Reason.DONE_IN_PIECES in entry.excuses for entry in entries)
+        return found is not None and done >= int(found[1])
 
     def _is_not_told(self) -> bool:
         """Whether a batch was cut, or has lost entries before it was complete, of which a sink on another server does
@@ -383,7 +391,9 @@ class Operator:
         for name in streams:
             ours = self._world.see(name).ours()
             self._world.tell(f"   operator: acknowledges {len(ours)} entries of {name}")
-            self._world.model.excuse(self._world.model.entries_of(name, ours), Reason.DONE_BY_OPERATOR)
+            entries, aside = self._world.model.entries_of(name, ours), set_aside(self._world)
+            self._world.model.excuse(entries, Reason.DONE_BY_OPERATOR)
+            self._world.model.excuse([entry for entry in aside if entry in entries], Reason.DONE_IN_PIECES)
             if ours:
                 self._world.client.xack(name, GROUP, *ours)
 

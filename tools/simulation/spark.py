@@ -21,11 +21,13 @@ from typing import Any
 from spark_streams.base.given_text import duration
 from spark_streams.base.ids import MIN_ID
 from spark_streams.connector.errors import RStreamError
+from spark_streams.connector.keys import key_beside
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.commit_mark import Mark, committed_key
 from spark_streams.connector.source.history_reader import HistoryReader
 from spark_streams.connector.source.limits import LIMITS
 from spark_streams.connector.source.offset import Range, StreamOffset, position_in
+from spark_streams.connector.source.pending.poison_record import PoisonState
 from spark_streams.connector.source.rows.columns import Columns
 from spark_streams.connector.source.settled import Standing
 from spark_streams.connector.source.stream_reader import StreamReader
@@ -544,6 +546,17 @@ def _places(offset: Json) -> list[Any]:
 def has(parts: Sequence[Range], entry: Entry) -> bool:
     """Whether an entry is in one of these ranges."""
     return any(id_key(str(part.after)) < entry.key <= id_key(str(part.last)) for part in parts)
+
+
+def set_aside(world: World) -> list[Entry]:
+    """Return the entries of pieces of batches that were cut. It asks for no other keys: that may let them expire."""
+    names = {offset["record"] for offset in world.query.offsets if offset.get("record")}
+    with unnoticed(world):
+        texts = [world.raw.get(key_beside(name, "attempts", GROUP, CONSUMER)) for name in sorted(names)]
+    records = [PoisonState.from_json(text) for text in texts if text is not None]
+    pieces = [piece for record in records for piece in [*record.pieces.values(), *record.away.values()]]
+    parts = [(name, texts) for piece in pieces for name, texts in piece.ranges().items()]
+    return [entry for name, texts in parts for entry in world.model.entries_of(name) if has(texts, entry)]
 
 
 def _shown(offset: Json) -> str:

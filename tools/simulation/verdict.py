@@ -211,8 +211,8 @@ def _facts_at_peace(world: World, entry: Entry, is_lenient: bool) -> Facts:
         facts.may_count |= {Reason.MISSED_BY_ONE} if is_due and entry.lenient_reasons else frozenset()
     if entry.removed_by in _EXACT and stream.moved_at_first and not is_lenient:
         facts.may_miss |= {Reason.MOVED_FIRST}
-    if not entry.settled and Reason.EARLY in entry.excuses:
-        facts.may_count |= {Reason.EARLY}
+    if not entry.settled:
+        facts.may_count |= entry.excuses & {Reason.EARLY, Reason.DONE_IN_PIECES}
     if not entry.settled and entry.looked_for and (facts.rows or Reason.DROPPED in entry.excuses):
         facts.may_count |= {Reason.MISSED_BY_ONE}
     return facts
