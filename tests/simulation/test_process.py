@@ -25,6 +25,7 @@ FIRST = int(os.environ.get("RSTREAM_SEED") or 0)
 
 # Seeds of defects that were mended, each with the rule that their kind has shown (docs/internals/architecture.md).
 MENDED = {
+    "batches without a pending list share a token: a later one ends above": [(80005259,)],
     "a mark is behind, or it is written": [
         (241,), (500287, "lists"), (500062, "lists"), (500385, "lists"), (500001, "lists"), (40120333, "faults"),
         (40100848, "faults"), (40100874, "faults"), (1738, "faults"), (82,), (201,),

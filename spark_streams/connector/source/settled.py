@@ -53,9 +53,13 @@ class Standing(NamedTuple):
     @property
     def is_known(self) -> bool:
         """Whether the mark proves that the last batch is acknowledged, also if the group was moved since: then its
-        number may be higher, as that of the seek was. Batches without a pending list share a token."""
+        number may be higher, as that of the seek was. Batches without a pending list share a token: a later one of them
+        ends above."""
         at, mark = self
-        return mark is not None and mark.token == at.token and (mark.number == at.number or mark.has_pending_list)
+        if mark is None or mark.token != at.token:
+            return False
+        is_moved = mark.number > at.number and mark.id <= at.position
+        return mark.number == at.number or mark.has_pending_list or is_moved
 
     @property
     def shows_move(self) -> bool:

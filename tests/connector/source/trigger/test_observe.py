@@ -89,13 +89,14 @@ def test_a_batch_that_the_commit_log_has_lost_is_not_taken_for_one_of_another_hi
 
 
 @pytest.mark.parametrize("to", [2, 1, None], ids=["its position", "below it", "lenient"])
+@pytest.mark.parametrize("before", [{}, {"noAck": "true"}], ids=["", "noAck before"])
 def test_the_newer_checkpoint_is_noticed_after_an_older_copy_was_used(
-    server: Server, client: redis.Redis, to: int | None
+    server: Server, client: redis.Redis, to: int | None, before: dict[str, str]
 ) -> None:
     """The numbers of the older copy go on after those of the newer one, also if it is killed before Spark has logged
-    where it goes on."""
+    where it goes on. before: options of the runs before."""
     add(client, 50)
-    log = batches(reader(server, limits=NEVER_AHEAD), 4)
+    log = batches(reader(server, limits=NEVER_AHEAD, **before), 4)
     stop_all()
     options, first = (LENIENT, 2) if to is None else ({}, to)
     if to is not None:
