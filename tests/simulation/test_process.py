@@ -185,7 +185,7 @@ EXCUSED = {
         (83004304, "faults", "renew"),
         (83005039, "faults", "renew"),
     ],
-    "pieces of a batch that was cut wait for a run without noAck": [(81004388, "faults")],
+    "pieces of a batch that was cut wait for a run without noAck": [(81004388, "faults"), (80006002,)],
     "an entry that does not fit is deleted unread": [(81004471, "faults")],
     "an entry that waits for a retry when an older copy of the checkpoint is used": [(81005900, "faults")],
     "a run that ends at the present entries reads no stream that is there again": [(81005017, "faults")],
