@@ -355,6 +355,7 @@ def rollback(world: World, step: Step) -> None:
     for entry in _set_aside(world) + old:
         entry.lenient_reasons.add(Reason.OF_A_LATER_BATCH)
     _are_read_again(world, remaining_batches - 1)
+    world.letters.come_again(query.entries_since(remaining_batches - 1), Reason.A_LETTER_BEFORE)
     query.set_back(remaining_batches, remaining_batches - 1 - (step.how < 0.3))
     _take_own(world)
     for entry in (world.model.entries[n] for n in written - _in_sink(world)):

@@ -180,6 +180,10 @@ class Reason(StrEnum):
         "the operator has deleted the note of a redrive",
         "which names the command that continues",
     )
+    A_LETTER_BEFORE = (
+        "a dead letter of a batch that an older copy of the checkpoint does not have",
+        "sets the group back to the checkpoint, and reads the entries again",
+    )
     NOTE_DISCARDED = "its note was discarded", "entries of its last batch that do not fit get no dead letter"
     EARLIER_BATCH_STAYS = (
         "an earlier batch of its number stays",
