@@ -33,6 +33,7 @@ from spark_streams.operations.console.incoming import EDITABLE_FIELDS, Parameter
 from spark_streams.operations.console.live import is_short
 from spark_streams.operations.console.site import Site, key_of
 from spark_streams.operations.console.stream_pages import entry_id
+from spark_streams.operations.journey.entry_lines import RAISE_LIMIT
 
 PAGE = 25  # dead letters
 _SECONDS = 2.0  # that a search takes at most
@@ -195,7 +196,6 @@ def _shown(letter: DeadLetter, now_ms: int) -> ShownLetter:
 
 _ENTRIES = 10_000  # of each stream that one page reads or counts
 _MOST_ENTRIES = 1_000_000  # after its button for more was pressed
-_MORE = "raise --limit"  # why a line is not known
 
 
 async def where(site: Site, request: Request) -> Response:
@@ -207,7 +207,7 @@ async def where(site: Site, request: Request) -> Response:
     outcome = await site.dry_run(request, with_options(words, "--limit", str(limit)))
     told = outcome.output if isinstance(outcome.output, list) else None
     is_cut = limit < _MOST_ENTRIES and any(
-        _MORE in (line["because"] or "") for one in told or () for line in one["lines"]
+        RAISE_LIMIT in (line["because"] or "") for one in told or () for line in one["lines"]
     )
     return await site.page(
         request,

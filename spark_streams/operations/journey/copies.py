@@ -45,7 +45,7 @@ from spark_streams.connector.wire.connection import Reply
 from spark_streams.connector.wire.session import Session
 from spark_streams.connector.wire.xinfo import stream_states
 from spark_streams.operations.journey.entry_facts import EntryFacts
-from spark_streams.operations.journey.entry_lines import JourneyLine
+from spark_streams.operations.journey.entry_lines import RAISE_LIMIT, JourneyLine
 
 Matches = Callable[[DeadLetterPage], Mask]
 
@@ -120,7 +120,7 @@ def find_copies(session: Session, streams: Iterable[bytes], matches: Matches, li
             if limit <= read < state.length:
                 cut.append(name)
                 break
-    unread = f"only the first entries of {', '.join(map(name_text, cut))} were read; raise --limit" if cut else ""
+    unread = f"only the first entries of {', '.join(map(name_text, cut))} were read; {RAISE_LIMIT}" if cut else ""
     return Found(tuple(copies), tuple(names), unread)
 
 

@@ -30,6 +30,7 @@ from spark_streams.base.units import counted, duration
 from spark_streams.connector.wire.xinfo import FATAL
 from spark_streams.operations.journey.entry_facts import EntryFacts, GroupFacts, Pending
 
+RAISE_LIMIT = "raise --limit"  # of a line that is not known because a page was cut
 _OF_BATCH = "this is known of the batch, not of the entry: the query may have written no row of it"
 
 
@@ -213,7 +214,7 @@ def _undelivered_line(group: str, facts: GroupFacts) -> JourneyLine:
     else:
         least = "at least " if facts.at_least else ""
         text = f"{text}, as the group stands: {least}{counted(facts.before, 'entry', 'entries')} before it"
-        why = "only so many entries were counted; raise --limit" if facts.at_least else ""
+        why = f"only so many entries were counted; {RAISE_LIMIT}" if facts.at_least else ""
     values = {"before_at_least" if facts.at_least else "before": facts.before}
     return JourneyLine("not delivered", text, "XINFO GROUPS, XRANGE", why_unknown=why, group=group, facts=values)
 

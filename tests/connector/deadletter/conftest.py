@@ -6,18 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tools.servers.server import KINDS, Server
+from tools.servers.server import Server
 
 _FOLDER = Path(__file__).parent
 
 
-@pytest.fixture(params=[*KINDS, "newer"])
-def server(request: pytest.FixtureRequest) -> Server:
-    """An empty server, as in tests/conftest.py; `newer`: an engine with the rule of Valkey 9.0.7."""
-    chosen: Server = request.getfixturevalue(f"{request.param}_server")
-    with chosen.client() as client:
-        client.flushall()
-    return chosen
+@pytest.fixture
+def server(watched_server: Server) -> Server:
+    """An empty server; `newer`: an engine with the rule of Valkey 9.0.7."""
+    return watched_server
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -28,4 +25,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _is_spare(item: pytest.Item) -> bool:
     if not isinstance(item, pytest.Function) or item.path.parent != _FOLDER or not hasattr(item, "callspec"):
         return False
-    return item.callspec.params.get("server") == "newer" and not getattr(item.module, "watches_streams", False)
+    return item.callspec.params.get("watched_server") == "newer" and not getattr(item.module, "watches_streams", False)
