@@ -112,11 +112,11 @@ def register(spark: SparkSession | None = None) -> SparkSession:
         return spark
     try:
         spark.dataSource.register(RStreamDataSource)
-        _registered.add(spark)
     except AnalysisException as error:
         # Spark 4.0 found the format by itself, and does not replace it (S51).
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
+    _registered.add(spark)
     return spark
 
 
