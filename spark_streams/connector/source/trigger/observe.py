@@ -354,7 +354,8 @@ class _Comparing:
         if gone or any(repair.at != before.at.get(stream) for stream, repair in repairs.items()):
             is_corrected = True
         self.start, reported = start, {**self.run.reported_deletions, **deletions}
-        self.run = replace(self.run, start=start, is_corrected=is_corrected, reported_deletions=reported)
+        run = self.run.unknown() if there else self.run  # the server was restored
+        self.run = replace(run, start=start, is_corrected=is_corrected, reported_deletions=reported)
 
     def _still_changes(self, findings: Mapping[str, Finding]) -> StreamStateError:
         place, names = self.observer.losses.place, self.observer.stream_set.names

@@ -12,6 +12,7 @@ from spark_streams.connector.errors import DataLossError
 from spark_streams.connector.source.commit_mark import Mark
 from spark_streams.connector.source.offset import Offset, StreamOffset
 from spark_streams.connector.source.stream_reader import StreamReader
+from spark_streams.connector.source.trigger import observe
 from spark_streams.connector.spark.data_source import ReadMaxRows
 from spark_streams.connector.wire.connection import Connection
 from tests.remedies import carry_out
@@ -112,6 +113,43 @@ def test_the_newer_checkpoint_is_noticed_after_an_older_copy_was_used(
         reader(server, limits=NEVER_AHEAD).latestOffset(log[4], TEN)
     stop_all()
     assert reader(server, limits=NEVER_AHEAD).latestOffset(end, TEN) != end
+
+
+def test_what_has_left_above_an_older_copy_is_counted(server: Server, client: redis.Redis) -> None:
+    ids = add(client, 50)
+    log = batches(reader(server, limits=NEVER_AHEAD), 4)
+    stop_all()
+    client.xtrim("s", minid=ids[25], approximate=False)
+    older = reader(server, limits=NEVER_AHEAD, **LENIENT)
+    assert drain(older, 10, log[2]) == [list(range(25, 35)), list(range(35, 45)), list(range(45, 50))]
+    assert older.reportLatestOffset()["lost"] == {"s": 5}
+
+
+def test_a_missing_group_that_is_there_again_is_not_marked(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server was restored between the look and the repair. The last batch is pending again: its mark would hide
+    that."""
+    ids = add(client, 50)
+    one = reader(server, limits=NEVER_AHEAD)
+    log = batches(one, 3)
+    before = client.get(MARK)
+    end = one.latestOffset(log[3], TEN)
+    assert read(one, log[3], end) == list(range(30, 40))
+    stop_all()
+    client.xgroup_destroy("s", "g")
+    honest = observe.carry_out
+
+    def restored(*given: Any) -> Any:
+        monkeypatch.setattr(observe, "carry_out", honest)
+        client.set(MARK, before)
+        client.xgroup_create("s", "g", ids[29], entries_read=30)
+        client.xreadgroup("g", "spark", {"s": ">"}, count=10)
+        return honest(*given)
+
+    monkeypatch.setattr(observe, "carry_out", restored)
+    assert drain(reader(server, limits=NEVER_AHEAD, **LENIENT), 10, end) == [list(range(40, 50))]
+    assert pending_count(client) == 0
 
 
 def test_an_earlier_checkpoint_is_noticed_after_a_new_one_has_followed_a_seek(
