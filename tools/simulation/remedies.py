@@ -379,6 +379,9 @@ class Operator:
             world.client.xgroup_create(
                 name, GROUP, id=position, mkstream=True, entries_read=world.added_to(name, position)
             )
+            for entry in world.model.entries_of(name) if world.query.is_account_unknown(name) else ():
+                if id_key(position) < entry.key <= id_key(world.query.logged(name)):  # of the batch that runs again
+                    entry.repeat_reasons.add(Reason.SHARED_SET_BACK)
         else:
             world.client.xgroup_setid(name, GROUP, id=position, entries_read=world.added_to(name, position))
             value = world.raw.get(key := committed_key(name, GROUP, CONSUMER))

@@ -85,6 +85,7 @@ class Query:
         self.tasks = Tasks(world, self)
         self.takes_a_batch = False
         self.began_with = set[str]()
+        self.back = dict[str, set[int]]()  # by stream, what its group was set back below before this trigger
         self._reader: StreamReader | HistoryReader | None = None
         self._limit: ReadLimit = ReadAllAvailable()
         self._below = set[int]()  # entries that were added below the query's position
@@ -324,7 +325,7 @@ class Query:
         self._look_known()
         self.takes_a_batch = True
         self.triggers += 1
-        back = {name: {*stream.back} for name, stream in self.world.model.streams.items()}
+        self.back = {name: {*stream.back} for name, stream in self.world.model.streams.items()}
         try:
             end = _through_json(self._reader.latestOffset(start, self._limit))
         finally:
@@ -342,7 +343,7 @@ class Query:
         self._names(end)
         self._update_named_streams()
         for name, stream in self.world.model.streams.items():
-            self._went_back(name, stream.back - back.get(name, set()))
+            self._went_back(name, stream.back - self.back.get(name, set()))
         self.world.tick()
         if len(self.offsets) > 1:
             self._reader.commit(self.offsets[-2])
