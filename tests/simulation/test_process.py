@@ -114,7 +114,7 @@ DOCUMENTED = {
     ],
     "Only exactly-once `writeStream`, with its record, writes no rows again": [(84, "restored")],
     "If a pattern no longer finds the stream when the query starts": [(84000313, "delays")],
-    "They stay pending until the group has passed them again": [(83004634, "faults", "renew")],
+    "They stay pending until the group has passed them again": [(83004634, "faults", "renew"), (80105033,)],
     "It is not noticed: these entries become neither rows nor dead letters": [
         (81001379, "faults"),
         (81003685, "faults"),

@@ -338,8 +338,9 @@ def test_others_who_join_read_and_leave_stop_the_query_without_need(
     ids = add(client, 3, first=2)
     client.xreadgroup("g", "bob", {"s": ">"})
     client.xack("s", "g", *ids)
-    if "look" in more:
+    if "look" in more:  # a run that ends after it has looked has written nothing
         assert one.latestOffset(end, ALL) == end
+        one = reader(server, limits=NEVER_AHEAD)
     if "delete" in more:
         client.xdel("s", *ids)
     client.xgroup_delconsumer("s", "g", "bob")
