@@ -91,6 +91,7 @@ MENDED = {
     "a run knows that it has cut a batch": [(81001874, "faults"), (81004536, "faults")],
     "a stream that was left out and is missing stops no run": [(83005517, "faults", "renew")],
     "what was read by the checkpoint says nothing of another position": [(81003104, "faults")],
+    "a group that is alone is never below where its query begins": [(83005689, "faults", "renew")],
     "an error names a remedy": [(40300199, "faults", "renew"), (40100784, "faults"), (961181,)],
 }  # fmt: skip
 # Seeds in which the product does what is documented, each with words of the row (docs/reference/).
@@ -125,6 +126,8 @@ DOCUMENTED = {
     ],
     "If they are not pending now, they are not reported": [(62000465, "renew"), (60002727,)],
     "A group is moved or created again while its query takes or reserves a batch": [(62000524, "renew")],
+    "A new checkpoint continues where the group stands": [(82006841, "renew"), (83006433, "faults", "renew")],
+    "It may be counted although its row or dead letter is written": [(82004336, "renew")],
     "The query begins at the stream's end at that moment, or at the ID": [(961151,), (40120097, "faults")],
 }
 
@@ -194,12 +197,14 @@ EXCUSED = {
     "a session is renewed while a reply is late": [
         (81000865, "faults"),
         (83004304, "faults", "renew"),
+        (83006828, "faults", "renew"),
         (83005039, "faults", "renew"),
         (83006828, "faults", "renew"),
     ],
     "pieces of a batch that was cut wait for a run without noAck": [(81004388, "faults"), (80006002,)],
     "an entry that does not fit is deleted unread": [(81004471, "faults")],
     "an entry that waits for a retry when an older copy of the checkpoint is used": [(81005900, "faults")],
+    "a dead letter that is written just before an older copy of the checkpoint is used": [(82006902, "renew")],
     "a run that ends at the present entries reads no stream that is there again": [(81005017, "faults")],
     "a row that is written at least once comes after later ones": [(81003147, "faults"), (82003552, "renew")],
     "a new checkpoint after a missing stream, or group": [

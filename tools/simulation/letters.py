@@ -157,7 +157,7 @@ class Letters:
     def come_again(self, entries: Collection[Entry], why: Reason) -> None:
         """Record that these entries may become dead letters once more, also those that wait for a retry."""
         with unnoticed(self._world):
-            self.observe()
+            self.observe()  # one may have been written since
             waiting = self._waiting() if self._world.query.had_retries else set()
         self._wait_twice |= {entry.place: why for entry in entries if entry.place in waiting}
         for letter in self.all.values():

@@ -78,7 +78,7 @@ class Reason(StrEnum):
     )
     MISSED_BY_ONE = (
         "another execution of its task may have missed it",
-        "It may be counted although its row is written, or not counted",
+        "It may be counted although its row or dead letter is written, or not counted",
     )
     REMOVED = "it has left its stream: the loss is judged", "Entries are missing that no batch has read"
     KILLS = "it may have killed the query too often", "an entry that was delivered that often without being"

@@ -329,7 +329,7 @@ class Operator:
         """Start a new checkpoint although nothing is wrong: no error may follow from it."""
         world, model = self._world, self._world.model
         world.tell("   operator: a new checkpoint")
-        may_have_read = self._may_have_read()
+        may_have_read, letters = self._may_have_read(), self._may_be_letters()
         world.query.start_new_checkpoint()
         world.births.restart()
         for name, stream in model.streams.items():
@@ -343,7 +343,8 @@ class Operator:
                 waiting = entry.id in present and (position is None or entry.key > position or entry.id in ours)
                 entry.only_pending = entry.id in ours
                 may_come = waiting or entry.id in seen.pending  # also if others hand it over
-                if (may_come and entry.n in may_have_read) or entry.archived:
+                comes_again = waiting and entry.id not in ours and entry.n in letters
+                if (may_come and entry.n in may_have_read) or comes_again or entry.archived:
                     entry.repeat_reasons.add(Reason.A_NEW_CHECKPOINT)
                 if entry.removed_by and entry.id in ours:
                     # It is read and found missing, also if a batch of the checkpoint before has read it (documented).
@@ -366,6 +367,12 @@ class Operator:
         read = query.entries_since(0) if query.options.get("noAck") == "true" else []
         letters = {entry.n for entry in read if not entry.fits}
         return {row.value[1] for row in self._world.sink.rows()} | of_the_last | letters
+
+    def _may_be_letters(self) -> set[int]:
+        """Return the numbers of entries that are dead letters, or are noted as such. Where the group stands, it may
+        deliver them again."""
+        unfit = {entry.n for entry in self._world.query.entries_since(0) if not entry.fits}
+        return unfit | {letter.entry.n for letter in self._world.letters.all.values()}
 
     def _set_group(self, text: str, streams: list[str]) -> None:
         """Run one of the commands rstream groups create or seek that the error names. The error has named the entries

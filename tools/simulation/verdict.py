@@ -219,7 +219,8 @@ def _facts_at_peace(world: World, entry: Entry, is_lenient: bool) -> Facts:
         facts.may_count |= {Reason.EARLY}
     if not entry.settled and entry.removed_unacknowledged and Reason.DROPPED in entry.excuses:
         facts.may_count |= {Reason.DROPPED}  # nobody knows that it would have been
-    if not entry.settled and entry.looked_for and (facts.rows or Reason.DROPPED in entry.excuses):
+    is_there = facts.rows or entry.excuses & {Reason.DROPPED, Reason.A_LETTER}
+    if not entry.settled and entry.looked_for and is_there:
         facts.may_count |= {Reason.MISSED_BY_ONE}
     return facts
 

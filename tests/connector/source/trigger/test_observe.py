@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import redis
 
-from spark_streams.connector.errors import DataLossError
+from spark_streams.connector.errors import DataLossError, StreamStateError
 from spark_streams.connector.source.commit_mark import Mark
 from spark_streams.connector.source.offset import Offset, StreamOffset
 from spark_streams.connector.source.stream_reader import StreamReader
@@ -305,6 +305,29 @@ def test_a_group_that_was_set_back_is_set_to_the_checkpoint(server: Server, clie
     assert [n for batch in drain(lenient, 10, log[2]) for n in batch] == list(range(20, 50))
     assert lost(lenient) == 0
     assert pending_count(client) == 0
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_a_group_that_was_set_back_below_a_start_that_lies_ahead_is_set_there(
+    server: Server, client: redis.Redis, others: bool
+) -> None:
+    """What it delivers there is not for the query, and would stay pending. A shared group says so."""
+    one = reader(server, startingOffsets="1000-0")
+    at = one.initialOffset()
+    assert one.latestOffset(at, ALL) == at
+    if others:
+        client.xgroup_createconsumer("s", "g", "bob")
+    client.xgroup_setid("s", "g", "0")
+    for n in range(3):
+        client.xadd("s", {"n": -1}, id=f"{n + 1}-0")
+    if others:
+        with pytest.raises(StreamStateError, match="is at 0-0, below the checkpoint's 1000-0"):
+            one.latestOffset(at, ALL)
+        return
+    assert one.latestOffset(at, ALL) == at
+    assert pending_count(client) == 0
+    client.xadd("s", {"n": 7}, id="1001-0")
+    assert drain(one, start=at) == [[7]]
 
 
 def restore(client: redis.Redis, dump: bytes) -> None:
