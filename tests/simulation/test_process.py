@@ -116,6 +116,7 @@ DOCUMENTED = {
     "Only exactly-once `writeStream`, with its record, writes no rows again": [(84, "restored")],
     "If a pattern no longer finds the stream when the query starts": [(84000313, "delays")],
     "They stay pending until the group has passed them again": [(83004634, "faults", "renew"), (80105033,)],
+    "or a batch from before that option, each": [(81006959, "faults")],
     "It is not noticed: these entries become neither rows nor dead letters": [
         (81001379, "faults"),
         (81003685, "faults"),
@@ -157,8 +158,6 @@ EXCUSED = {
     "a group that is created where an unfinished batch begins delivers it again": [(80005297,)],
     # unnoticed.md, Who writes other consumers: they join, read and leave before the next batch
     "the query has looked before others leave, and has had no batch": [(81007669, "faults")],
-    # data-loss.md: sets the group back to the checkpoint, and reads the entries again
-    "a dead letter that nobody had seen when an older copy is used": [(81007587, "faults"), (84000017, "redriven")],
     # unnoticed.md, Who operates queries and groups: the newer checkpoint is used again
     "an older copy of the checkpoint has replaced the record": [(830368, "lists")],
     # the same: what it has left pending, also for others
@@ -204,7 +203,11 @@ EXCUSED = {
     "pieces of a batch that was cut wait for a run without noAck": [(81004388, "faults"), (80006002,)],
     "an entry that does not fit is deleted unread": [(81004471, "faults")],
     "an entry that waits for a retry when an older copy of the checkpoint is used": [(81005900, "faults")],
-    "a dead letter that is written just before an older copy of the checkpoint is used": [(82006902, "renew")],
+    "a dead letter that is written just before an older copy of the checkpoint is used": [
+        (82006902, "renew"),
+        (81007587, "faults"),
+        (84000017, "redriven"),
+    ],
     "a run that ends at the present entries reads no stream that is there again": [(81005017, "faults")],
     "a row that is written at least once comes after later ones": [(81003147, "faults"), (82003552, "renew")],
     "a new checkpoint after a missing stream, or group": [

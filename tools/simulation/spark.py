@@ -78,6 +78,7 @@ class Query:
         self.has_removed = False  # a run had onCommit
         self.had_retries = False  # an earlier run had retryDelay: entries may wait
         self.was_limited = False  # an earlier run had maxDeliveries: batches may have been cut
+        self.unlimited_batches = set[int]()  # of this checkpoint: runs without that option have begun to write them
         self.was_unlimited = False  # an operator has taken that option away from it (powers_lists)
         self.runs = self.triggers = 0
         self.until: int | None = None  # last entry of an AvailableNow run
@@ -387,6 +388,8 @@ class Query:
         self._come_late(number, end)
         partitions = list(self._reader.partitions(start, end))
         self.world.tick()
+        if "maxDeliveries" not in self.options:
+            self.unlimited_batches.add(number)
         self.tasks.run(self._reader, number, partitions, (_shown(start), _shown(end)))
         self.world.tick()
         self.committed = number
@@ -492,6 +495,7 @@ class Query:
         """Start a new checkpoint."""
         self.die()
         self.offsets, self.committed, self.newest, self._last_run = [], -1, None, -1
+        self.unlimited_batches.clear()
         self._update_named_streams()
         self.epoch += 1
 
