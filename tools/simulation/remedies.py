@@ -96,7 +96,7 @@ class Operator:
             causes = [*causes, RETURNED]
         if isinstance(error, LedgerError):
             causes = sorted(world.model.stream(OUT).causes)
-            causes += ["its sink is not told"] if self._is_not_told() else []
+            causes += ["its sink is not told"] if self._is_not_told(text) else []
         elif not streams:
             world.fail(f"names no stream | {shape(error)}", text)
         forgiven = sorted({cause for name in streams for cause in world.model.stream(name).forgiven})
@@ -178,12 +178,15 @@ class Operator:
         # Of an earlier checkpoint, or pieces of a batch that was cut: they wait for a run without noAck.
         return had_pending_list and (query.epoch > 0 or query.was_limited)
 
-    def _is_not_told(self) -> bool:
+    def _is_not_told(self, text: str) -> bool:
         """Whether a batch was cut, or has lost entries before it was complete, of which a sink on another server does
         not know (documented: guarantees.md, two servers). The source does not ask whether a named write is complete
-        before it cuts the batch (documented: guarantees.md, Source)."""
+        before it cuts the batch, or one that a run without maxDeliveries has written (documented: guarantees.md,
+        Source)."""
         model, query = self._world.model, self._world.query
-        if "transaction" in self._world.setup.sink_options and query.was_limited:
+        batch = re.match(r"batch (\d+) of query", text)
+        is_from_before = batch is not None and int(batch[1]) in query.unlimited_batches
+        if query.was_limited and (is_from_before or "transaction" in self._world.setup.sink_options):
             return True
         has_lost = any(entry.removed_by and entry.looked_for for entry in model.entries.values())
         return self._world.setup.sink_elsewhere and (query.was_limited or has_lost)
@@ -386,6 +389,9 @@ class Operator:
             world.client.xgroup_create(
                 name, GROUP, id=position, mkstream=True, entries_read=world.added_to(name, position)
             )
+            for entry in world.model.entries_of(name) if world.query.is_account_unknown(name) else ():
+                if id_key(position) < entry.key <= id_key(world.query.logged(name)):  # of the batch that runs again
+                    entry.repeat_reasons.add(Reason.SHARED_SET_BACK)
         else:
             world.client.xgroup_setid(name, GROUP, id=position, entries_read=world.added_to(name, position))
             value = world.raw.get(key := committed_key(name, GROUP, CONSUMER))
