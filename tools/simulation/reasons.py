@@ -171,6 +171,10 @@ class Reason(StrEnum):
         "an older copy of the checkpoint has replaced the record of its batch",
         "What the copy has left pending is read again",
     )
+    COMMIT_LOST = (
+        "removed by the query, and its commit is lost",
+        "Lenient: the batch has fewer rows, or none, and nothing is counted",
+    )
     OF_A_LATER_BATCH = (
         "set aside, claimed or handed over for a batch that an older checkpoint does not know",
         "These entries are not read again, and not counted",

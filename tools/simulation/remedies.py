@@ -307,7 +307,7 @@ class Operator:
     def goes_on_without_commit(self) -> None:
         """Documented: a lenient query whose last commit was lost counts nothing of what it had removed itself."""
         entries = self._world.model.entries.values()
-        self._world.model.excuse([one for one in entries if one.removed_by == REMOVED_WITH_COMMIT], REMOVED_WITH_COMMIT)
+        self._world.model.excuse([one for one in entries if one.removed_by == REMOVED_WITH_COMMIT], Reason.COMMIT_LOST)
 
     def _start_again(self, streams: list[str]) -> None:
         """Start the query again. The error has named the missing entries of its last batch in these streams: later
