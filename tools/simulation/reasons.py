@@ -85,7 +85,6 @@ class Reason(StrEnum):
     COMES_AGAIN = "its group was set back, and delivers it again", "sets the group to the checkpoint"
     CLAIMED = "written, and claimed before it was acknowledged", "comes a second time if another query claims it"
     TWO_QUERIES = "two queries share its group", "Queries with one group and different `consumer` names share them"
-    OF_OTHERS = "removed while others had it", "A pending entry that was removed from the stream is reported as lost"
     LEFT_BY_A_RUN = "left by a run without noAck", "If other entries are pending for its consumer, it fails"
 
     # -- who runs the servers (unnoticed.md, data-loss.md) -------------------------------------------------------------
@@ -209,7 +208,6 @@ class Reason(StrEnum):
         "below where the query begins in a stream that was created again",
         "New ones below the query's begin are not read",
     )
-    ITS_PLACE_TAKEN = "another stream has its place", "may read new entries in place of the deleted ones"
     READ_IN_PLACE = (
         "its stream was created again, and the batch read again",
         "A lenient query reads them again",
