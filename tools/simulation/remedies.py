@@ -100,8 +100,8 @@ class Operator:
         elif not streams:
             world.fail(f"names no stream | {shape(error)}", text)
         forgiven = sorted({cause for name in streams for cause in world.model.stream(name).forgiven})
+        self._name_those_of_others(text, streams)
         reasons = {
-            Reason.OF_OTHERS: self._counts_entries_of_others(text, streams),
             Reason.DELETED_AHEAD: self._knows_of_a_deletion_above(text, streams),
             Reason.LEFT_BY_A_RUN: not forgiven and self._is_left_by_a_run_with_a_list(text),
         }
@@ -141,23 +141,16 @@ class Operator:
             kind = f"named again | {shape(error)} | after {again}" if forgiven else f"{fault} | {shape(error)}"
             world.fail(f"{kind} | {world.query.mode}", error.message)
 
-    def _counts_entries_of_others(self, text: str, streams: list[str]) -> bool:
-        """Whether the error counts entries that were removed while other consumers had them, and that no error has
+    def _name_those_of_others(self, text: str, streams: list[str]) -> None:
+        """Record that the error counts entries that were removed while other consumers had them, and that no error has
         named yet. The query claims them when the leases of these consumers have ended, and as many as a batch admits:
         after any number of idle triggers."""
-        found = re.search(r"(\d+) entr\w+ above (\d+-\d+) that other consumers", text)
-        if found is None:
-            return False
-        gone = [
-            entry
-            for name in streams
-            for entry in self._world.model.entries_of(name)
-            if entry.removed_by and (entry.theirs or entry.only_pending) and not entry.named
-        ]
-        counted = [entry for entry in gone if entry.key > id_key(found[2])][: int(found[1])]
-        for entry in counted:
+        if (found := re.search(r"(\d+) entr\w+ above (\d+-\d+) that other consumers", text)) is None:
+            return
+        entries = [entry for name in streams for entry in self._world.model.entries_of(name)]
+        gone = [one for one in entries if one.removed_by and (one.theirs or one.only_pending) and not one.named]
+        for entry in [entry for entry in gone if entry.key > id_key(found[2])][: int(found[1])]:
             entry.named = True
-        return len(counted) == int(found[1])
 
     def _knows_of_a_deletion_above(self, text: str, streams: list[str]) -> bool:
         """Whether the error says that at least one entry above a shared group was deleted, and one was (documented: the
@@ -310,7 +303,7 @@ class Operator:
     def goes_on_without_commit(self) -> None:
         """Documented: a lenient query whose last commit was lost counts nothing of what it had removed itself."""
         entries = self._world.model.entries.values()
-        self._world.model.excuse([one for one in entries if one.removed_by == REMOVED_WITH_COMMIT], REMOVED_WITH_COMMIT)
+        self._world.model.excuse([one for one in entries if one.removed_by == REMOVED_WITH_COMMIT], Reason.COMMIT_LOST)
 
     def _start_again(self, streams: list[str]) -> None:
         """Start the query again. The error has named the missing entries of its last batch in these streams: later

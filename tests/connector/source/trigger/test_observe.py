@@ -152,6 +152,25 @@ def test_a_missing_group_that_is_there_again_is_not_marked(
     assert pending_count(client) == 0
 
 
+def test_an_older_copy_from_before_the_first_batch_of_a_stream_reads_it_once(
+    server: Server, client: redis.Redis
+) -> None:
+    """Also if it is killed before Spark has logged that the numbers go on after those of the newer one."""
+    add(client, 10, "t")
+    options = {"streams": "s,t", "startingOffsets": "5-5", **LENIENT}
+    log = batches(reader(server, limits=NEVER_AHEAD, **options), 1)
+    add(client, 10)
+    log = batches(reader(server, limits=NEVER_AHEAD, **options), 1, log[1])
+    assert reader(server, limits=NEVER_AHEAD, **options).latestOffset(log[1], TEN) == log[1]
+    for _ in range(2):  # the second one is killed
+        stop_all()
+        older = reader(server, limits=NEVER_AHEAD, **options)
+        end = older.latestOffset(log[0], TEN)
+    assert read(older, log[0], end) == list(range(10))
+    stop_all()
+    assert drain(reader(server, limits=NEVER_AHEAD, **options), start=end) == []
+
+
 def test_an_earlier_checkpoint_is_noticed_after_a_new_one_has_followed_a_seek(
     server: Server, client: redis.Redis
 ) -> None:
