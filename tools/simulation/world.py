@@ -130,6 +130,7 @@ class World:
         self.raw = server.client()
         self.replicated = True  # a replica gets what is written, unless a failover is about to lose it
         self.sink_server, self.sink_client = _sink_of(server, client, plan.setup.sink_elsewhere)
+        self.was_replicated = False  # the last WAIT has said so
         self.audited: dict[str, set[int]] = {}  # streams that a second group reads; entries that were removed before
         self.backup: Any = None
         self.replica: Any = None  # a backup: what the next master has
@@ -250,7 +251,8 @@ class World:
         """Return how many replicas have all writes, as WAIT does."""
         if not self.has_replica:
             self.network.pass_time(milliseconds / 1000)
-        return int(self.has_replica)
+        self.was_replicated = self.has_replica
+        return int(self.was_replicated)
 
     def next_id(self, stream: str) -> str:
         """Return an ID for a new entry, above all that the stream ever had, and never used before."""
