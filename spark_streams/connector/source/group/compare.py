@@ -86,7 +86,8 @@ def moved_since_checkpoint(at: StreamOffset, snapshot: StreamSnapshot, is_logged
     is_of_last_batch = Standing(at, mark).is_known or mark.number == at.number == 0
     if not (mark.is_seek or is_of_last_batch):
         return None
-    before, at = at, at._replace(number=max(at.number, mark.number if at.number else 0))
+    # A run with an older copy, from before the first batch, has moved the number, too.
+    before, at = at, at._replace(number=max(at.number, mark.number if at.number or not mark.is_seek else 0))
     if mark.id == at.position:
         return at if (mark.is_seek and is_logged) or at != before else None
     is_there = group.last_delivered == mark.id and not group.others

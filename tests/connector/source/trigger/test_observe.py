@@ -152,6 +152,25 @@ def test_a_missing_group_that_is_there_again_is_not_marked(
     assert pending_count(client) == 0
 
 
+def test_an_older_copy_from_before_the_first_batch_of_a_stream_reads_it_once(
+    server: Server, client: redis.Redis
+) -> None:
+    """Also if it is killed before Spark has logged that the numbers go on after those of the newer one."""
+    add(client, 10, "t")
+    options = {"streams": "s,t", "startingOffsets": "5-5", **LENIENT}
+    log = batches(reader(server, limits=NEVER_AHEAD, **options), 1)
+    add(client, 10)
+    log = batches(reader(server, limits=NEVER_AHEAD, **options), 1, log[1])
+    assert reader(server, limits=NEVER_AHEAD, **options).latestOffset(log[1], TEN) == log[1]
+    for _ in range(2):  # the second one is killed
+        stop_all()
+        older = reader(server, limits=NEVER_AHEAD, **options)
+        end = older.latestOffset(log[0], TEN)
+    assert read(older, log[0], end) == list(range(10))
+    stop_all()
+    assert drain(reader(server, limits=NEVER_AHEAD, **options), start=end) == []
+
+
 def test_an_earlier_checkpoint_is_noticed_after_a_new_one_has_followed_a_seek(
     server: Server, client: redis.Redis
 ) -> None:
@@ -533,6 +552,34 @@ def test_a_stream_that_was_left_out_and_is_missing_stops_no_run_whose_connection
     client.client_kill_filter(_type="normal", skipme=True)
     last = one.latestOffset(end, ALL)
     assert (read(one, end, last), sorted(last["streams"])) == ([1], ["t"])
+
+
+def test_what_others_have_read_while_a_run_looked_is_no_loss_once_they_have_left(
+    server: Server, client: redis.Redis
+) -> None:
+    """The run has seen them, and no batch has."""
+    add(client, 2)
+    one = reader(server, limits=NEVER_AHEAD)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    assert read(one, start, end) == [0, 1]
+    assert one.latestOffset(end, ALL) == end
+    ids = add(client, 3, first=2)
+    client.xreadgroup("g", "bob", {"s": ">"})
+    client.xack("s", "g", *ids)
+    assert one.latestOffset(end, ALL) == end
+    client.xgroup_delconsumer("s", "g", "bob")
+    assert one.latestOffset(end, ALL) == end
+    add(client, 2, first=5)
+    later = one.latestOffset(end, ALL)
+    assert read(one, end, later) == [5, 6]
+    assert one.latestOffset(later, ALL) == later
+    gone = add(client, 2, first=7)
+    client.xdel("s", gone[0])
+    last = one.latestOffset(later, ALL)
+    assert read(one, later, last) == [8]
+    with pytest.raises(DataLossError, match="1 entry above"):
+        one.latestOffset(last, ALL)
 
 
 def test_what_is_handed_to_a_query_that_has_just_begun_is_read(server: Server, client: redis.Redis) -> None:
