@@ -21,7 +21,7 @@ WITHOUT = {
     "entries of a committed batch": "the query stops",
     "entries that were not read yet": "the first row of unnoticed.md says the same",
     "rows and the end of their batch together": "the query stops, or it is the second row of unnoticed.md",
-    "rows of a batch that is not closed": "the query stops, and nothing is twice",
+    "rows of an incomplete batch": "the query stops, and nothing is twice",
     # -- dead letters: tools/simulation/letters.py judges them ---------------------------------------------------------
     "`rstream:notes:…`, single fields": "no plan deletes a field",
     "an outbox together with its dead letter": "letters.py",

@@ -84,8 +84,8 @@ class Reason(StrEnum):
     KILLS = "it may have killed the query too often", "an entry that was delivered that often without being"
     COMES_AGAIN = "its group was set back, and delivers it again", "sets the group to the checkpoint"
     CLAIMED = "written, and claimed before it was acknowledged", "comes a second time if another query claims it"
-    TWO_QUERIES = "two queries share its group", "Queries with one group and different `consumer` names share them"
-    LEFT_BY_A_RUN = "left by a run without noAck", "If other entries are pending for its consumer, it fails"
+    TWO_QUERIES = "two queries share its group", "share the entries | one `group`, another `consumer`"
+    LEFT_BY_A_RUN = "left by a run without noAck", "the query fails, and reads them once without `noAck`"
 
     # -- who runs the servers (unnoticed.md, data-loss.md) -------------------------------------------------------------
 
