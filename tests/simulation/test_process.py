@@ -91,6 +91,7 @@ MENDED = {
     "a run knows that it has cut a batch": [(81001874, "faults"), (81004536, "faults")],
     "a stream that was left out and is missing stops no run": [(83005517, "faults", "renew")],
     "what was read by the checkpoint says nothing of another position": [(81003104, "faults")],
+    "the sink learns of what is set aside also from a run that knows nothing any more": [(86100076, "refused")],
     "under an older copy of the checkpoint the numbers go on, also from before the first batch": [(82007538, "renew")],
     "a group that is alone is never below where its query begins": [(83005689, "faults", "renew")],
     "an error names a remedy": [(40300199, "faults", "renew"), (40100784, "faults"), (961181,)],

@@ -269,8 +269,7 @@ def _without_lost(lost: int, at: StreamOffset, snapshot: StreamSnapshot, is_alon
 
 def is_proved_below(at: StreamOffset, head: StreamState, has_entry: bool) -> bool | None:
     """Whether the group of a query that is alone may be set to the checkpoint above it: all entries up to there exist,
-    or have left in their order. None: some are missing. has_entry: the stream holds the entry at the position. If the
-    query begins above all entries, it need not."""
+    or have left in their order. None: some are missing. has_entry: the stream holds the entry at the position."""
     first = head.first or MIN_ID
     is_there = has_entry or is_ahead(at, head)
     if not is_there and head.length and first <= at.position > head.deleted:

@@ -121,6 +121,7 @@ class CurrentBatch:
     is_counted: bool = False  # this run's attempt at it was counted (maxDeliveries)
     is_opened: bool = False  # this run has created the key for the notes of its tasks (source.task.notes)
     is_cut: bool = False  # entries of it were set aside (source.pending.poison_batch)
+    narrowed: bool = False  # the same, or entries of batches before it are
     noted: frozenset[str] = frozenset()  # see Plan
 
 
@@ -144,8 +145,7 @@ class Planning:
             if not batch.is_counted and not (batch.is_new and not end.record):
                 # Once per run: Spark plans a batch again for each action on it. An earlier run may have cut its batch,
                 # whether or not maxDeliveries is set now.
-                is_cut = self.steps.take_again(partial(self._count_attempt, begin=begin, end=end))
-                batch = self.current = replace(batch, is_cut=is_cut, is_counted=True)
+                batch = self.current = self.steps.take_again(partial(self._count_attempt, begin=begin, batch=batch))
             if first := begun_with(begin, end):
                 self.steps.ask(partial(begin_batches, end=end, first=first))
             if batch.parts is None:
@@ -157,22 +157,23 @@ class Planning:
         if end.notes and not batch.is_opened:  # once per run: later calls would hide that the key was deleted
             self.steps.ask(partial(open_notes, end=end))
             self.current = replace(batch, is_opened=True)
-        run = self.steps.run
-        size = run.admission.size([part.count for part in parts])
-        # If earlier runs wrote rows that this batch does not have, other batches have these rows. Those batches are
-        # still to come while entries are set aside.
+        size = self.steps.run.admission.size([part.count for part in parts])
+        # While entries are set aside, rows of earlier runs that this batch does not have are those of batches to come.
         planned = divide_into_tasks(parts, size, self.options.ordered, self.steps.limits)
         is_lossy = not batch.is_cut and sum(task.count for task in planned) < end.held
-        narrowed = batch.is_cut or bool(run.poison.streams)
         # At least one task reports to the sink that the batch is narrowed.
-        return Plan(planned if planned or not narrowed else [Task(())], narrowed, is_lossy, batch.noted)
+        return Plan(planned if planned or not batch.narrowed else [Task(())], batch.narrowed, is_lossy, batch.noted)
 
-    def _count_attempt(self, client: GroupClient, run: RunState, begin: Offset, end: Offset) -> tuple[bool, RunState]:
-        """Count this run's attempt at a batch. After too many its entries are set aside. Return whether they were."""
+    def _count_attempt(
+        self, client: GroupClient, run: RunState, begin: Offset, batch: CurrentBatch
+    ) -> tuple[CurrentBatch, RunState]:
+        """Count this run's attempt at a batch. After too many its entries are set aside. Return the batch with that."""
+        end = batch.end
         self.streams.hold_batch(client, end)
         is_cut, poison_cache = self.poison.attempt(client, begin, end, run.poison)
-        given = "" if is_cut or poison_cache.streams else end.token
-        return is_cut, replace(run, poison=poison_cache, given=given, cut=end.token if is_cut else "")
+        narrowed = is_cut or bool(poison_cache.streams)
+        run = replace(run, poison=poison_cache, given="" if narrowed else end.token, cut=end.token if is_cut else "")
+        return replace(batch, is_cut=is_cut, narrowed=narrowed, is_counted=True), run
 
     def _replayed(self, client: GroupClient, begin: Offset, batch: CurrentBatch) -> CurrentBatch:
         end = batch.end

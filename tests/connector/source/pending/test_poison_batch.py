@@ -27,6 +27,7 @@ from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connection import Connection
 from tests.connector.source.supervised import LETTERS, Supervised, consumers, dead_letters
 from tools.driving import ALL, NEVER_AHEAD, SCHEMA, add, begin, drain, pending_count, read, reader, rows, stop_all
+from tools.sending import before_sending, lost
 from tools.servers.server import Server
 
 pytestmark = pytest.mark.in_turn
@@ -402,6 +403,21 @@ def test_without_a_limit_the_sink_learns_that_entries_are_set_aside_until_they_a
     add(client, 3, first=32)
     new = again.latestOffset(last, ALL)
     assert {one.batch.narrowed for one in again.partitions(last, new)} == {False}
+
+
+@pytest.mark.usefixtures("sixteenths")
+def test_the_sink_learns_it_also_if_the_connection_breaks_while_a_batch_is_planned(
+    server: Server, client: redis.Redis
+) -> None:
+    """The run then knows nothing of the server any more, also not the record."""
+    offsets = cut(server, client)
+    again = reader(server, **LETTERS, mode="DEADLETTER")
+    assert read(again, *offsets) == []
+    end = again.latestOffset(offsets[-1], ALL)
+    with before_sending(b"HSET", b"rstream:notes:{s}:g:spark", act=lost, times=1) as broken:
+        shares = again.partitions(offsets[-1], end)
+    assert broken
+    assert {one.batch.narrowed for one in shares} == {True}
 
 
 @pytest.mark.usefixtures("sixteenths")
