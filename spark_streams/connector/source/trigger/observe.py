@@ -188,10 +188,9 @@ class _Comparing:
         """Return the state. Nothing is wrong any more, and what is committed is acknowledged, unless it can wait until
         tasks run: then it is not known how many of the pending entries are old."""
         start, seen, run = self.start, self.seen, self.run
-        unacknowledged: Mapping[str, int] = {}
         is_acknowledged = run.has_acknowledged(start)
-        if not is_acknowledged:
-            unacknowledged = {s: sum(part.count for part in start.pending(s)) for s in start.taken_from}
+        ours = () if is_acknowledged else start.taken_from
+        unacknowledged = {stream: sum(part.count for part in start.pending(stream)) for stream in ours}
         groups = {stream: group for stream in self.streams if (group := seen[stream].group) is not None}
         consumers = {
             stream: GroupChange(consumer=not group.has_consumer, touch=group.has_consumer and not run.is_known)
@@ -344,17 +343,16 @@ class _Comparing:
         deletions = {s: repair.reported_deletion for s, repair in repairs.items() if repair.reported_deletion > MIN_ID}
         corrected = {stream: repair.at for stream, repair in repairs.items()}
         start = before.corrected(corrected, [s for s in repairs if findings[s].kind is not Kind.ENTRIES_LOST])
-        gone = {stream for stream in findings if stream not in repairs and stream not in there}
+        gone = {stream for stream, finding in findings.items() if finding.is_left}
         if gone:
             self.observer.stream_set.leave(gone)
             self.client.server.execute_all([("DEL", self.client.mark_key(s)) for s in sorted(gone)])
             start = start.without(gone)
             self.streams = [stream for stream in self.streams if stream not in gone]
-        is_corrected = self.run.is_corrected
-        if gone or any(repair.at != before.at.get(stream) for stream, repair in repairs.items()):
-            is_corrected = True
+        is_corrected = bool(gone) or any(repair.at != before.at.get(stream) for stream, repair in repairs.items())
         self.start, reported = start, {**self.run.reported_deletions, **deletions}
         run = self.run.unknown() if there else self.run  # the server was restored
+        is_corrected |= run.is_corrected
         self.run = replace(run, start=start, is_corrected=is_corrected, reported_deletions=reported)
 
     def _still_changes(self, findings: Mapping[str, Finding]) -> StreamStateError:
