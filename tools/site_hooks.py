@@ -3,7 +3,8 @@
 The search is for users, so it has no page of internals/.
 
 Pages are written for GitHub, too: a link may lead to a file of the repository that is no page, and drawings are files.
-On the site such a link leads to GitHub. Drawings are inlined, so that their lines have the colour of the text.
+On the site such a link leads to GitHub. Drawings are inlined, so that their lines have the colour of the text. In code
+within a table GitHub wants `\\|` for a bar, and MkDocs shows the backslash.
 
 `llms.txt` of the site lists its pages for programs that read: title, address and first sentence, by section.
 """
@@ -42,7 +43,13 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         kind = "tree" if os.path.isdir(target) else "blob"
         return f"{link[1]}{SOURCES}/{kind}/main/{target}{link[3]}"
 
-    return _LINK.sub(outside, markdown)
+    return bars_in_code(_LINK.sub(outside, markdown))
+
+
+def bars_in_code(markdown: str) -> str:
+    """Return a page whose code within tables has bars as MkDocs takes them."""
+    rows = re.compile(r"^\|.*$", re.MULTILINE)
+    return rows.sub(lambda row: re.sub(r"`[^`]*`", lambda code: code[0].replace("\\|", "|"), row[0]), markdown)
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:

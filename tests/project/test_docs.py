@@ -19,7 +19,7 @@ from spark_streams.engine.commands import COMMANDS
 from spark_streams.jobs.arguments import JOBS
 from spark_streams.jobs.sample_config import CONF, sample_config
 from tools import reference
-from tools.site_hooks import external_assets, first_sentence
+from tools.site_hooks import bars_in_code, external_assets, first_sentence
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -75,6 +75,11 @@ def test_every_page_that_code_and_scripts_name_is_there() -> None:
 )
 def test_the_site_is_refused_if_it_asks_another_host(text: str, address: str) -> None:
     assert external_assets(text) == [address]
+
+
+def test_a_bar_in_code_of_a_table_is_shown_without_a_backslash() -> None:
+    row = r"| `+memory\|usage` | a \| b |"
+    assert bars_in_code(f"`x\\|y`\n\n{row}\n") == f"`x\\|y`\n\n{row.replace('memory' + chr(92), 'memory')}\n"
 
 
 def test_links_to_other_hosts_are_no_assets() -> None:
@@ -162,7 +167,7 @@ def test_each_page_is_one_click_from_the_first() -> None:
 
 
 MOST_WORDS = 1_200
-MOST_WORDS_OF_ALL = 60_050
+MOST_WORDS_OF_ALL = 58_225
 MOST_LINES_OF_README = 100
 MOST_WORDS_IN_A_SENTENCE = 25
 GUIDE = sorted((DOCS / "guide").glob("*.md"))

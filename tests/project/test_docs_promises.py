@@ -44,6 +44,7 @@ SHOWN: Mapping[str, Mapping[str, Sequence[str]]] = {
     "guarantees": {
         "A micro-batch is exactly what the consumer group delivered …": [
             "batch_stream::a_batch_is_read_and_settled_when_the_next_one_is_asked_for",
+            "planning_of_replays::a_replay_is_the_whole_batch_whatever_became_of_the_pending_list",
         ],
         "An entry is acknowledged only after Spark has committed its …": [
             "stream_reader_batch_starts::a_batch_that_was_not_committed_is_run_again_before_anything_is_acknowledged",
@@ -53,6 +54,7 @@ SHOWN: Mapping[str, Mapping[str, Sequence[str]]] = {
         ],
         "The sink writes each row once, through retries, replays and …": [
             "kills::a_kill_at_any_moment_loses_nothing_and_writes_nothing_twice",
+            "in_spark::a_second_attempt_of_a_task_writes_no_row_twice",
         ],
         "Lost entries stop the query, or are counted …": [
             "batch_stream::entries_gone_before_they_are_read_stop_the_query_or_are_passed_over",
@@ -73,12 +75,6 @@ SHOWN: Mapping[str, Mapping[str, Sequence[str]]] = {
         "Older state is read, or refused by a named error; it is …": [
             "offset::format_1_is_read_as_it_was_written",
             "version_1::the_ledger_of_a_sink",
-        ],
-        "The source gives a micro-batch the same entries in each …": [
-            "planning_of_replays::a_replay_is_the_whole_batch_whatever_became_of_the_pending_list",
-        ],
-        "The sink writes each row of a micro-batch once into its …": [
-            "in_spark::a_second_attempt_of_a_task_writes_no_row_twice",
         ],
         "A table has each row once by its own commit": [
             "tables::the_jobs_write_each_row_once",
@@ -210,7 +206,7 @@ SHOWN: Mapping[str, Mapping[str, Sequence[str]]] = {
             "claim::claimed_entries_come_before_new_ones_where_a_stream_is_ordered",
             "claim::claimed_entries_above_the_position_and_others_come_in_stream_order",
         ],
-        "Losses": [
+        "Losses are named or counted": [
             "batch_stream::entries_trimmed_before_they_were_delivered_are_counted",
             "compare_account::entries_deleted_unread_amid_others_are_noticed_when_the_group_has_come_to_the_end",
             "batch_stream::a_checkpoint_of_another_consumer_or_group_is_refused",

@@ -62,7 +62,7 @@ def read(server: Running, size: int, batches: int, delivery: str, **options: str
 
 def cost(server: Running, delivery: str = "", **options: str) -> Used:
     """Return what an entry uses. Tasks: by the difference of two sizes, without what each batch costs the JVM."""
-    small, large = (read(server, *batches, delivery, **options) for batches in (SMALL, LARGE))
+    small, large = (read(server, size, count, delivery, **options) for size, count in (SMALL, LARGE))
     entries = SMALL[0] * SMALL[1] + LARGE[0] * LARGE[1]
     tasks = (large.tasks / LARGE[1] - small.tasks / SMALL[1]) / (LARGE[0] - SMALL[0])
     return Used((small.server + large.server) / entries, (small.driver + large.driver) / entries, tasks)
@@ -86,7 +86,7 @@ def costs(server: Running) -> dict[str, float]:
     before = processor_seconds(server.pid)
     load(server, "s", BACKLOG)
     adding = 1e6 * (processor_seconds(server.pid) - before) / BACKLOG
-    read(server, *LARGE, "")  # the JVM compiles its code
+    read(server, LARGE[0], LARGE[1], "")  # the JVM compiles its code
     group, no_ack = cost(server), cost(server, noAck="true")
     sinks = [cost(server, delivery) for delivery in ("at-least-once", "exactly-once")]
     of_server = [adding, group.server, no_ack.server, *(sink.server - group.server for sink in sinks)]
