@@ -12,17 +12,7 @@ from pathlib import Path
 
 from tools.bench.peers.client import Client, costs
 from tools.bench.peers.events import Arrived, feeding
-from tools.bench.peers.sides import (
-    SHAPES,
-    Bench,
-    Flink,
-    Kafka,
-    KafkaAvro,
-    Ours,
-    Side,
-    SparkRedis,
-    loaded,
-)
+from tools.bench.peers.sides import SHAPES, Bench, Flink, Kafka, KafkaAvro, Ours, Side, SparkRedis
 from tools.bench.peers.tables import arrivals, many, sizes
 from tools.bench.row import Row
 
@@ -59,7 +49,7 @@ def _moved(cost: Mapping[str, float], count: int) -> dict[str, float]:
 def drain(side: Side, partitions: int, shape: str, sink: str) -> dict[str, float]:
     """Read a stream to its end, in a new process that has read a shorter one."""
     count = side.bench.entries(_MANY)
-    short, stream = loaded(side, SHAPES[shape], partitions, (count // _WARM, count))
+    short, stream = side.loaded(SHAPES[shape], partitions, (count // _WARM, count))
     with side.client() as client:
         side.run(client, short, SHAPES[shape], sink, side.bench.folder("warm"))
         folder = side.bench.folder("drain")
@@ -104,18 +94,6 @@ def drained(bench: Bench) -> list[Row]:
 # -- K3: write ---------------------------------------------------------------------------------------------------------
 
 
-class AtLeastOnce(Ours):
-    """Ours, at least once."""
-
-    delivery = "at-least-once"
-
-
-class FlinkAtLeastOnce(Flink):
-    """Flink, at least once."""
-
-    name, delivery = "Flink, at least once", "at-least-once"
-
-
 def write(side: Side) -> dict[str, float]:
     """Write rows to a new stream, in a process that has written a tenth."""
     bench = side.bench
@@ -137,10 +115,12 @@ def write(side: Side) -> dict[str, float]:
 
 def written(bench: Bench) -> list[Row]:
     """K3."""
-    once, at_least, kafka = (functools.partial(write, side(bench)) for side in (Ours, AtLeastOnce, Kafka))
+    flink, flink_at_least = Flink(bench), Flink(bench, "at-least-once")
+    once, at_least, kafka = (
+        functools.partial(write, side) for side in (Ours(bench), Ours(bench, "at-least-once"), Kafka(bench))
+    )
     ran = f"df.write of {bench.entries(_MANY):,} rows of 3 columns from memory, local[2], into 4 partitions"
     of_flink = f"{ran}; Flink makes its rows with datagen"
-    flink, flink_at_least = Flink(bench), FlinkAtLeastOnce(bench)
     target = {"rate": 0.8}
     return [
         *_rows("K3", "write, exactly once", f"{ran}; the connector at least once", once, kafka, Kafka(bench), None,

@@ -120,44 +120,35 @@ class Bench:
 
 
 class Side:
-    """A client with its server. name: as the rows name it; on_redis: whether it reads from Redis, not from Kafka."""
+    """A client of Spark with its server. name: as the rows name it; on_redis: whether it reads from Redis, not from
+    Kafka; python, jars: of the client, the latter by their name in tools.servers.jars."""
 
     name: str
     on_redis = False
+    python, jars = sys.executable, ""
 
-    def __init__(self, bench: Bench) -> None:
-        self.bench = bench
+    def __init__(self, bench: Bench, delivery: str = "exactly-once") -> None:
+        """delivery: of the sink, where there is a choice."""
+        self.bench, self.delivery = bench, delivery
 
     @property
     def server(self) -> int:
         """PID of its server."""
         return self.bench.redis.pid if self.on_redis else self.bench.kafka.pid
 
-    def client(self, recover: Path | None = None) -> Client:
-        """Start a client. recover: the checkpoints of one that was killed."""
-        raise NotImplementedError
-
-    def run(
-        self, client: Client, stream: str, shape: Shape, sink: str, folder: Path, interval: int | None = None
-    ) -> Mapping[str, float]:
-        """Read a stream into `noop`, into `parquet`, or into a stream of another name: to its end; or, with an interval
-        (seconds), start to read for ever. Return rows and milliseconds, if they are known."""
-        raise NotImplementedError
-
-    def make(self, client: Client, count: int) -> None:
-        """Make rows of three fields, if that can be done before they are written."""
-
-    def write(self, client: Client, stream: str, count: int) -> None:
-        """Write them."""
-        raise NotImplementedError
-
-
-class SparkSide(Side):
-    """Ours, and Spark's Kafka connector: the same program, with another source."""
-
-    python, jars = sys.executable, ""  # the latter by their name in tools.servers.jars
+    def loaded(self, shape: Shape, partitions: int, counts: Sequence[int]) -> list[str]:
+        """Return streams with so many entries, which this side can read. They are written once."""
+        bench = self.bench
+        writer = self if isinstance(self, Kafka) else Ours(bench) if self.on_redis else Kafka(bench)
+        names = [f"{len(shape.columns)}-{type(writer).__name__}-{partitions}-{count}" for count in counts]
+        for name, count in zip(names, counts, strict=True):
+            if name not in bench.loaded:
+                load({name if self.on_redis else bench.topic(name, partitions): writer}, shape, count)
+                bench.loaded.add(name)
+        return names
 
     def client(self, recover: Path | None = None) -> Client:
+        """Start a client. recover: the checkpoints of one that was killed, where those of a query are not enough."""
         jars = ",".join(str(jar) for jar in fetched(self.jars) if jar.suffix == ".jar") if self.jars else ""
         command = [self.python, program.__file__, jars, str(self.bench.redis.port)]
         variables = {"PYSPARK_PYTHON": self.python, "PYSPARK_DRIVER_PYTHON": self.python, "PYTHONPATH": str(ROOT)}
@@ -174,6 +165,8 @@ class SparkSide(Side):
     def run(
         self, client: Client, stream: str, shape: Shape, sink: str, folder: Path, interval: int | None = None
     ) -> Mapping[str, float]:
+        """Read a stream into `noop`, into `parquet`, or into a stream of another name: to its end; or, with an interval
+        (seconds), start to read for ever. Return rows and milliseconds, if they are known."""
         files = {name: {"format": name, "options": {"path": str(folder / "table")}} for name in ("noop", "parquet")}
         trigger = {"availableNow": True} if interval is None else {"processingTime": f"{interval} seconds"}
         answer: Mapping[str, float] = client.ask({
@@ -183,17 +176,18 @@ class SparkSide(Side):
         return answer
 
     def make(self, client: Client, count: int) -> None:
+        """Make rows of three fields, if that can be done before they are written."""
         client.ask({"do": "rows", "count": count, "select": SHAPES["three"].rows, "keep": True})
 
     def write(self, client: Client, stream: str, count: int) -> None:
+        """Write them."""
         client.ask({"do": "write", "sink": self.sink(stream)})
 
 
-class Ours(SparkSide):
+class Ours(Side):
     """This package."""
 
     name, on_redis = "ours", True
-    delivery = "exactly-once"
 
     def source(self, stream: str, schema: str, group: str) -> dict[str, Any]:
         named = {"streamsPattern" if stream.endswith("*") else "streams": stream}
@@ -205,7 +199,7 @@ class Ours(SparkSide):
         return {"format": "rstream", "options": options}
 
 
-class Kafka(SparkSide):
+class Kafka(Side):
     """Spark's Kafka connector, with values of JSON."""
 
     name, jars = "Kafka connector", "spark-kafka"
@@ -244,7 +238,6 @@ class Flink(Side):
     """Flink SQL, in one process with as many slots as the others have cores, and a checkpoint each second."""
 
     name = "Flink"
-    delivery = "exactly-once"
 
     def client(self, recover: Path | None = None) -> Client:
         settings = {"parallelism.default": "2", "execution.checkpointing.interval": "1s", "rest.port": "0"}
@@ -262,47 +255,47 @@ class Flink(Side):
     ) -> Mapping[str, float]:
         name = folder.name.replace("-", "_")
         bounded = ", 'scan.bounded.mode' = 'latest-offset'" if interval is None else ""
-        self.create(client, f"in_{name}", shape.flink, f"{self.topic(stream)}, 'scan.startup.mode' = "
+        self._create(client, f"in_{name}", shape.flink, f"{self._topic(stream)}, 'scan.startup.mode' = "
                     f"'earliest-offset'{bounded}")  # fmt: skip
         files = {
             "noop": "'connector' = 'blackhole'",
             "parquet": f"'connector' = 'filesystem', 'path' = 'file://{folder}/table', 'format' = 'parquet'",
         }
-        self.create(client, f"out_{name}", shape.flink, files.get(sink) or self.sink(sink, name))
+        self._create(client, f"out_{name}", shape.flink, files.get(sink) or self._written(sink, name))
         client.ask(f"{'' if interval is None else '--'}INSERT INTO out_{name} SELECT * FROM in_{name}")
         return {}
 
+    def make(self, client: Client, count: int) -> None:
+        pass  # a source makes them
+
     def write(self, client: Client, stream: str, count: int) -> None:
         name = stream.replace("-", "_")
-        self.create(client, f"ids_{name}", "id BIGINT", "'connector' = 'datagen', 'fields.id.kind' = 'sequence', "
+        self._create(client, f"ids_{name}", "id BIGINT", "'connector' = 'datagen', 'fields.id.kind' = 'sequence', "
                     f"'fields.id.start' = '0', 'fields.id.end' = '{count - 1}'")  # fmt: skip
-        self.create(client, f"out_{name}", SHAPES["three"].flink, self.sink(stream, name))
+        self._create(client, f"out_{name}", SHAPES["three"].flink, self._written(stream, name))
         client.ask(
             f"INSERT INTO out_{name} SELECT ELT(CAST(MOD(id, 5) AS INT) + 1, 'UA', 'AA', 'B6', 'DL', 'EV'), "
             f"CAST(MOD(id * 7919, 8500) AS INT), CAST(MOD(id, 2200) AS DOUBLE) / 10 - 20 FROM ids_{name}"
         )
 
-    def create(self, client: Client, name: str, columns: str, options: str) -> None:
-        """Create a table."""
+    def _create(self, client: Client, name: str, columns: str, options: str) -> None:
         client.ask(f"CREATE TABLE {name} ({columns}) WITH ({options})")
 
-    def topic(self, stream: str) -> str:
-        """Return the options of a topic."""
+    def _topic(self, stream: str) -> str:
         return (
             f"'connector' = 'kafka', 'topic' = '{stream}', 'properties.bootstrap.servers' = '{self.bench.kafka.url}', "
             "'format' = 'json', 'json.timestamp-format.standard' = 'ISO-8601'"
         )
 
-    def sink(self, stream: str, name: str) -> str:
-        """Return the options of a topic that is written."""
+    def _written(self, stream: str, name: str) -> str:
         transactional = (
             f", 'sink.transactional-id-prefix' = '{name}', 'properties.transaction.timeout.ms' = '600000'"
             if self.delivery == "exactly-once" else ""
         )  # fmt: skip
-        return f"{self.topic(stream)}, 'sink.delivery-guarantee' = '{self.delivery}'{transactional}"
+        return f"{self._topic(stream)}, 'sink.delivery-guarantee' = '{self.delivery}'{transactional}"
 
 
-class SparkRedis(SparkSide):
+class SparkRedis(Side):
     """spark-redis, on the newest Spark where it reads streams, with redis-py for what it cannot write."""
 
     name, jars, on_redis = "spark-redis", "spark-redis", True
@@ -320,22 +313,10 @@ class SparkRedis(SparkSide):
         return {"format": "redis-py", "options": {"port": self.bench.redis.port, "stream": stream}}
 
 
-def load(streams: Mapping[str, SparkSide], shape: Shape, count: int) -> None:
+def load(streams: Mapping[str, Side], shape: Shape, count: int) -> None:
     """Write the same rows to the streams of these sides."""
     bench = next(iter(streams.values())).bench
     with Kafka(bench).client() as client:
         client.ask({"do": "rows", "count": count, "select": shape.rows, "keep": False})
         for stream, side in streams.items():
             client.ask({"do": "write", "sink": side.sink(stream)})
-
-
-def loaded(side: Side, shape: Shape, partitions: int, counts: Sequence[int]) -> list[str]:
-    """Return streams with so many entries, which this side can read. They are written once."""
-    bench = side.bench
-    writer = side if isinstance(side, Kafka) else Ours(bench) if side.on_redis else Kafka(bench)
-    names = [f"{len(shape.columns)}-{type(writer).__name__}-{partitions}-{count}" for count in counts]
-    for name, count in zip(names, counts, strict=True):
-        if name not in bench.loaded:
-            load({name if side.on_redis else bench.topic(name, partitions): writer}, shape, count)
-            bench.loaded.add(name)
-    return names
