@@ -224,7 +224,7 @@ class KafkaAvro(Kafka):
         return super().source(stream, schema, group) | {"select": decoded}
 
     def sink(self, stream: str) -> dict[str, Any]:
-        return super().sink(stream) | {"select": [["to_avro(struct(*)) AS value"]]}
+        return super().sink(stream) | {"select": [[f"to_avro(struct(*), '{avro(SHAPES['three'].schema)}') AS value"]]}
 
 
 def avro(schema: str) -> str:
