@@ -9,7 +9,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,53 +23,37 @@ class NotThereError(RuntimeError):
     """Why a program cannot be had."""
 
 
-@dataclass(frozen=True)
-class Program:
-    """artifacts: GROUP:ARTIFACT:VERSION; without: groups of jars that its Spark has itself; source: compiled with the
-    jars."""
-
-    artifacts: tuple[str, ...]
-    without: tuple[str, ...] = ()
-    source: Path | None = None
-
-
-PROGRAMS = {
-    "kafka": Program(("org.apache.kafka:kafka_2.13:4.1.1",)),
-    "spark-kafka": Program(
-        (f"org.apache.spark:spark-sql-kafka-0-10_2.13:{_SPARK}", f"org.apache.spark:spark-avro_2.13:{_SPARK}"),
-        ("org.apache.hadoop", "org.scala-lang", "org.scala-lang.modules", "org.slf4j"),
-    ),
-    "flink": Program(
-        (
-            *(
-                f"org.apache.flink:{name}:{_FLINK}"
-                for name in ("flink-clients", "flink-table-planner-loader", "flink-table-runtime",
-                             "flink-table-api-java-bridge", "flink-connector-files", "flink-connector-datagen",
-                             "flink-json", "flink-sql-parquet")
-            ),
-            "org.apache.flink:flink-sql-connector-kafka:5.0.0-2.2",
-            "org.apache.hadoop:hadoop-client-api:3.4.1",
-            "org.apache.hadoop:hadoop-client-runtime:3.4.1",
-        ),
-        source=ROOT / "tools" / "bench" / "peers" / "FlinkSql.java",
-    ),
-    "spark-redis": Program(("com.redislabs:spark-redis_2.12:3.0.0",), ("org.apache.spark", "org.scala-lang")),
+# GROUP:ARTIFACT:VERSION of each program.
+ARTIFACTS = {
+    "kafka": ["org.apache.kafka:kafka_2.13:4.1.1"],
+    "spark-kafka": [f"org.apache.spark:{name}_2.13:{_SPARK}" for name in ("spark-sql-kafka-0-10", "spark-avro")],
+    "spark-redis": ["com.redislabs:spark-redis_2.12:3.0.0"],
+    "flink": [
+        *(f"org.apache.flink:flink-{name}:{_FLINK}" for name in (
+            "clients", "table-planner-loader", "table-runtime", "table-api-java-bridge", "connector-files",
+            "connector-datagen", "json", "sql-parquet")),
+        "org.apache.flink:flink-sql-connector-kafka:5.0.0-2.2",
+        *(f"org.apache.hadoop:hadoop-client-{name}:3.4.1" for name in ("api", "runtime")),
+    ],
 }  # fmt: skip
+# Groups of jars that a Spark has itself.
+_OF_SPARK = ("org.apache.hadoop", "org.scala-lang", "org.scala-lang.modules", "org.slf4j")
+_FLINK_SQL = ROOT / "tools" / "bench" / "peers" / "FlinkSql.java"
 
 
 def fetched(name: str) -> list[Path]:
     """Return the class path of a program: its jars, and the folder with the classes of this repository. Raises
     NotThereError."""
-    program, folder = PROGRAMS[name], HOME / name
+    folder = HOME / name
     pom, done = folder / "pom.xml", folder / "done"
-    made = _pom(name, program) + (program.source.read_text() if program.source else "")
+    made = _pom(name) + (_FLINK_SQL.read_text() if name == "flink" else "")
     if not done.is_file() or done.read_text() != made:
         shutil.rmtree(folder, ignore_errors=True)
         (folder / "classes").mkdir(parents=True)
-        pom.write_text(_pom(name, program))
+        pom.write_text(_pom(name))
         _run("mvn", "-q", "-B", "-f", pom, _PLUGIN, f"-DoutputDirectory={folder / 'jars'}", "-DincludeScope=runtime")
-        if program.source:
-            _run("javac", "-d", folder / "classes", "-cp", f"{folder / 'jars'}/*", program.source)
+        if name == "flink":
+            _run("javac", "-d", folder / "classes", "-cp", f"{folder / 'jars'}/*", _FLINK_SQL)
         done.write_text(made)
     return [*sorted((folder / "jars").glob("*.jar")), folder / "classes"]
 
@@ -89,15 +72,14 @@ def _run(*command: object) -> None:
         raise NotThereError(f"{command[0]} failed:\n{(ran.stdout + ran.stderr)[-2000:]}")
 
 
-def _pom(name: str, program: Program) -> str:
+def _pom(name: str) -> str:
     """Return a project that depends on the artifacts."""
-    left_out = "".join(
-        f"<exclusion><groupId>{group}</groupId><artifactId>*</artifactId></exclusion>" for group in program.without
-    )
+    groups = _OF_SPARK if name.startswith("spark") else ()
+    left_out = "".join(f"<exclusion><groupId>{one}</groupId><artifactId>*</artifactId></exclusion>" for one in groups)
     dependencies = "".join(
         "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>".format(*one.split(":"))
         + f"<exclusions>{left_out}</exclusions></dependency>\n"
-        for one in program.artifacts
+        for one in ARTIFACTS[name]
     )
     return (
         f"<project><modelVersion>4.0.0</modelVersion><groupId>peers</groupId><artifactId>{name}</artifactId>"
@@ -108,9 +90,9 @@ def _pom(name: str, program: Program) -> str:
 def main(names: list[str]) -> int:
     """Fetch the programs (default: all). Return the exit code."""
     try:
-        for name in names or PROGRAMS:
-            if name not in PROGRAMS:
-                raise NotThereError(f"there is no {name}: there are {', '.join(PROGRAMS)}")
+        for name in names or ARTIFACTS:
+            if name not in ARTIFACTS:
+                raise NotThereError(f"there is no {name}: there are {', '.join(ARTIFACTS)}")
             print(f"{name:12} {len(fetched(name)) - 1} jars in {(HOME / name).relative_to(ROOT)}", flush=True)
     except NotThereError as error:
         print(f"scripts/servers: {error}", file=sys.stderr)
