@@ -18,21 +18,21 @@ from tools.bench.row import Row
 
 _MANY = 2_000_000  # entries of K1 and K3
 _WARM = 10  # a run before the measured one has one entry of so many
-_MOVING = {  # figure → unit, whether more is better
-    "rate": ("/s", True), "rate of a client core": ("/s", True), "rate of a server core": ("/s", True),
-    "client MB": ("MB", False), "server MB": ("MB", False),
-}  # fmt: skip
+# Figure → unit. More is better of those a second.
+_RATES = "rate", "rate of a client core", "rate of a server core"
+_MOVING = dict.fromkeys(_RATES, "/s") | dict.fromkeys(("client MB", "server MB"), "MB")
 
 Figures = Callable[[], Mapping[str, float]]
 
 
 def _rows(number: str, measure: str, ran: str, ours: Figures, peer: Figures, side: Side, rounds: int | None,
-          units: Mapping[str, tuple[str, bool]] = _MOVING, targets: Mapping[str, float] = {}) -> list[Row]:  # fmt: skip
+          units: Mapping[str, str] = _MOVING, targets: Mapping[str, float] = {}) -> list[Row]:  # fmt: skip
     """Return a row for each figure of two runs."""
     return [
-        Row(number, f"{measure}: {name}", ran, unit, targets.get(name), ours, peer, side.name, at_least, rounds, name)
-        for name, (unit, at_least) in units.items()
-    ]
+        Row(number, f"{measure}: {name}", ran, unit, targets.get(name), ours, peer, side.name, unit == "/s", rounds,
+            name)
+        for name, unit in units.items()
+    ]  # fmt: skip
 
 
 def _moved(cost: Mapping[str, float], count: int) -> dict[str, float]:
@@ -116,9 +116,8 @@ def write(side: Side) -> dict[str, float]:
 def written(bench: Bench) -> list[Row]:
     """K3."""
     flink, flink_at_least = Flink(bench), Flink(bench, "at-least-once")
-    once, at_least, kafka = (
-        functools.partial(write, side) for side in (Ours(bench), Ours(bench, "at-least-once"), Kafka(bench))
-    )
+    sides = Ours(bench), Ours(bench, "at-least-once"), Kafka(bench)
+    once, at_least, kafka = (functools.partial(write, side) for side in sides)
     ran = f"df.write of {bench.entries(_MANY):,} rows of 3 columns from memory, local[2], into 4 partitions"
     of_flink = f"{ran}; Flink makes its rows with datagen"
     target = {"rate": 0.8}
@@ -139,12 +138,9 @@ _KILLS = 20
 _IDLE = 20.0  # seconds
 
 
-def _stream_and_target(side: Side) -> tuple[str, str]:
-    bench = side.bench
-    name = bench.folder("in").name
-    if side.on_redis:
-        return name, f"{name}-out"
-    return bench.topic(name), bench.topic(f"{name}-out")
+def _stream_and_target(side: Side) -> list[str]:
+    name = side.bench.folder("in").name
+    return [one if side.on_redis else side.bench.topic(one) for one in (name, f"{name}-out")]
 
 
 def kill(side: Side) -> dict[str, float]:
@@ -177,22 +173,21 @@ def kill(side: Side) -> dict[str, float]:
         arrived.look()
     found = set(arrived.numbers)
     lost = sum(number not in found for number in range(last))
-    return {"seconds": statistics.median(seconds), "lost": lost, "twice": len(arrived.numbers) - len(found)}
+    twice = len(arrived.numbers) - len(found)
+    return {"seconds to the next row": statistics.median(seconds), "rows lost": lost, "rows twice": twice}
 
 
 def killed(bench: Bench) -> list[Row]:
     """K4."""
-    ran = f"{_RATE:,} events/s from stream to stream, trigger 0 s, SIGKILL of the driver and its JVM"
+    ran = f"{_RATE:,} events/s from stream to stream, trigger 0 s, {_KILLS} times SIGKILL of the driver and its JVM"
+    units = {"seconds to the next row": "s", "rows lost": "", "rows twice": ""}
+    targets = {"seconds to the next row": 1.0}
     ours = functools.partial(kill, Ours(bench))
-    rows = [Row("K4", f"{_KILLS} kills, {name}: ours", ran, "rows", 0.0, ours, at_least=False, rounds=1, name=name)
-            for name in ("lost", "twice")]  # fmt: skip
-    for side in (Kafka(bench), Flink(bench), SparkRedis(bench)):
-        peer = functools.partial(kill, side)
-        rows.append(Row("K4", f"kill, to the next row, median of {_KILLS}", ran, "s", 1.0, ours, peer, side.name, False,
-                        1, "seconds"))  # fmt: skip
-        rows += [Row("K4", f"{_KILLS} kills, {name}: {side.name}", ran, "rows", None, peer, at_least=False, rounds=1,
-                     name=name) for name in ("lost", "twice")]  # fmt: skip
-    return rows
+    return [
+        row
+        for side in (Kafka(bench), Flink(bench), SparkRedis(bench))
+        for row in _rows("K4", "kill", ran, ours, functools.partial(kill, side), side, 1, units, targets)
+    ]
 
 
 def start(side: Side) -> dict[str, float]:
@@ -211,16 +206,15 @@ def start(side: Side) -> dict[str, float]:
         with costs(client, side.server) as cost:
             time.sleep(_IDLE * min(1.0, side.bench.share * 5))
     hours = cost["seconds"] / 3600
-    return {"first row": first, "idle client": cost["client"] / hours, "idle server": cost["server"] / hours,
-            "client MB": cost["client MB"], "server MB": cost["server MB"]}  # fmt: skip
+    idle = {f"idle {part}": cost[part] / hours for part in ("client", "server")}
+    return {"first row": first, **idle, "client MB": cost["client MB"]}
 
 
 def cold(bench: Bench) -> list[Row]:
     """K6."""
     ran = f"a new process: from its start to the first row in the next stream; then {_IDLE:g} s idle, trigger 0 s"
-    units = {"first row": ("s", False), "idle client": ("s/h", False), "idle server": ("s/h", False),
-             "client MB": ("MB", False), "server MB": ("MB", False)}  # fmt: skip
     targets = {"first row": 1.1, "idle client": 0.5, "idle server": 0.5}
+    units = {"first row": "s", "idle client": "s/h", "idle server": "s/h", "client MB": "MB"}
     ours = functools.partial(start, Ours(bench))
     return [
         row

@@ -87,7 +87,7 @@ class Bench:
 
     def entries(self, count: int) -> int:
         """Return how many entries a run has that has `count` in a whole measurement."""
-        return max(1_000, round(count * self.share))
+        return max(100, round(count * self.share))
 
     @functools.cached_property
     def redis(self) -> Running:
