@@ -9,8 +9,8 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from tools.servers.jars import java
 from tools.servers.server import Served, free_port, started
@@ -36,8 +36,7 @@ log.index.size.max.bytes=1048576
 """
 
 
-@dataclass(frozen=True)
-class Broker:
+class Broker(NamedTuple):
     """url: HOST:PORT; log: the folder of its log."""
 
     url: str

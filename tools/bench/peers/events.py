@@ -55,8 +55,8 @@ class Arrived:
             self._consumer = kafka.Consumer({"bootstrap.servers": side.bench.kafka.url, **settings})
             self._consumer.assign([kafka.TopicPartition(stream, 0, kafka.OFFSET_BEGINNING)])
 
-    def look(self) -> int:
-        """Take what has arrived since the last look. Return the number of all rows."""
+    def look(self) -> None:
+        """Take what has arrived since the last look."""
         if self._side.on_redis:
             with self._side.bench.redis.client() as client:
                 for entry_id, fields in client.call("XRANGE", self._stream, b"(" + self._last, "+", "COUNT", 100_000):
@@ -66,7 +66,6 @@ class Arrived:
             for message in self._consumer.consume(100_000, 0.02):
                 if message.error() is None:
                     self.numbers.append(int(re.findall(rb'"n":"?(\d+)', message.value())[0]))
-        return len(self.numbers)
 
     def wait(self, number: int, seconds: float = 180) -> float:
         """Wait for a row with this number or a later one. Return the moment."""

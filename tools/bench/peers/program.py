@@ -13,22 +13,16 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-_queries: list[Any] = []
-
 
 def session(jars: str) -> SparkSession:
     """Return a session with local[2], and the settings of tools/bench/spark.py."""
-    builder = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.driver.memory", "2g")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.python.unix.domain.socket.enabled", "true")
-        .config("spark.python.sql.dataFrameDebugging.enabled", "false")
-        .config("spark.redis.port", sys.argv[2])  # spark-redis has no option for it
-    )
+    settings: dict[str, Any] = {
+        "spark.driver.memory": "2g", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "2",
+        "spark.python.unix.domain.socket.enabled": "true", "spark.python.sql.dataFrameDebugging.enabled": "false",
+        "spark.redis.port": sys.argv[2],  # spark-redis has no option for it
+    }  # fmt: skip
+    builder = SparkSession.builder.master("local[2]").config(map=settings)
     spark = (builder.config("spark.jars", jars) if jars else builder).getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     return spark
@@ -57,18 +51,16 @@ def write(sink: Mapping[str, Any]) -> None:
 def query(
     source: Mapping[str, Any], sink: Mapping[str, Any], checkpoint: str, trigger: Mapping[str, Any]
 ) -> dict[str, float]:
-    """Start a query. With the trigger availableNow, wait for its end; return rows and milliseconds of
-    its batches."""
+    """Start a query. With the trigger availableNow, wait for its end; return rows and milliseconds of its batches."""
     reader = SparkSession.builder.getOrCreate().readStream.format(source["format"]).options(**source["options"])
     frame = (reader.schema(source["schema"]) if "schema" in source else reader).load()
     writer = _selected(_selected(frame, source), sink).writeStream.option("checkpointLocation", checkpoint)
-    writer = writer.trigger(**trigger)
     if sink["format"] == "redis-py":
-        started = writer.foreachBatch(_redis_py(**sink["options"])).start()
+        writer = writer.foreachBatch(_redis_py(**sink["options"]))
     else:
-        started = writer.format(sink["format"]).options(**sink["options"]).start()
+        writer = writer.format(sink["format"]).options(**sink["options"])
+    started = writer.trigger(**trigger).start()
     if "availableNow" not in trigger:
-        _queries.append(started)
         return {}
     started.awaitTermination()
     batches = [json.loads(one.json) if hasattr(one, "json") else one for one in started.recentProgress]

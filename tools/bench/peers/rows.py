@@ -177,17 +177,21 @@ def kill(side: Side) -> dict[str, float]:
     return {"seconds to the next row": statistics.median(seconds), "rows lost": lost, "rows twice": twice}
 
 
+def _beside_all(number: str, measure: str, ran: str, run: Callable[[Side], Mapping[str, float]], bench: Bench,
+                rounds: int | None, units: Mapping[str, str], targets: Mapping[str, float]) -> list[Row]:  # fmt: skip
+    ours = functools.partial(run, Ours(bench))
+    return [
+        row
+        for side in (Kafka(bench), Flink(bench), SparkRedis(bench))
+        for row in _rows(number, measure, ran, ours, functools.partial(run, side), side, rounds, units, targets)
+    ]
+
+
 def killed(bench: Bench) -> list[Row]:
     """K4."""
     ran = f"{_RATE:,} events/s from stream to stream, trigger 0 s, {_KILLS} times SIGKILL of the driver and its JVM"
     units = {"seconds to the next row": "s", "rows lost": "", "rows twice": ""}
-    targets = {"seconds to the next row": 1.0}
-    ours = functools.partial(kill, Ours(bench))
-    return [
-        row
-        for side in (Kafka(bench), Flink(bench), SparkRedis(bench))
-        for row in _rows("K4", "kill", ran, ours, functools.partial(kill, side), side, 1, units, targets)
-    ]
+    return _beside_all("K4", "kill", ran, kill, bench, 1, units, {"seconds to the next row": 1.0})
 
 
 def start(side: Side) -> dict[str, float]:
@@ -215,12 +219,7 @@ def cold(bench: Bench) -> list[Row]:
     ran = f"a new process: from its start to the first row in the next stream; then {_IDLE:g} s idle, trigger 0 s"
     targets = {"first row": 1.1, "idle client": 0.5, "idle server": 0.5}
     units = {"first row": "s", "idle client": "s/h", "idle server": "s/h", "client MB": "MB"}
-    ours = functools.partial(start, Ours(bench))
-    return [
-        row
-        for side in (Kafka(bench), Flink(bench), SparkRedis(bench))
-        for row in _rows("K6", "start, idle", ran, ours, functools.partial(start, side), side, None, units, targets)
-    ]
+    return _beside_all("K6", "start, idle", ran, start, bench, None, units, targets)
 
 
 def peers_rows(stack: contextlib.ExitStack, share: float = 1.0) -> list[Row]:
