@@ -1,4 +1,4 @@
-"""The rows K1 … K8: each a run of ours and of a peer."""
+"""The rows K1, K3, K4, K6: each a run of ours and of a peer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from tools.bench.peers.client import Client, costs
 from tools.bench.peers.events import Arrived, feeding
 from tools.bench.peers.sides import SHAPES, Bench, Flink, Kafka, KafkaAvro, Ours, Side, SparkRedis
-from tools.bench.peers.tables import arrivals, many, sizes
+from tools.bench.peers.tables import arrivals, sizes
 from tools.bench.row import Row
 
 _MANY = 2_000_000  # entries of K1 and K3
@@ -36,11 +36,10 @@ def _rows(number: str, measure: str, ran: str, ours: Figures, peer: Figures, sid
 
 
 def _moved(cost: Mapping[str, float], count: int) -> dict[str, float]:
-    return {
-        "rate": count / cost["seconds"], "rate of a client core": count / cost["client"],
-        "rate of a server core": count / max(cost["server"], 0.01),
-        "client MB": cost["client MB"], "server MB": cost["server MB"],
-    }  # fmt: skip
+    """Return the figures of `_MOVING`."""
+    cores = {f"rate of a {part} core": count / max(cost[part], 0.01) for part in ("client", "server")}
+    megabytes = {name: value for name, value in cost.items() if name.endswith(" MB")}
+    return {"rate": count / cost["seconds"], **cores, **megabytes}
 
 
 # -- K1: read ----------------------------------------------------------------------------------------------------------
@@ -225,5 +224,5 @@ def cold(bench: Bench) -> list[Row]:
 def peers_rows(stack: contextlib.ExitStack, share: float = 1.0) -> list[Row]:
     """Return all rows of the group. share: of the entries of a whole measurement."""
     bench = Bench(stack, share)
-    groups = (drained, arrivals, written, killed, many, cold, sizes)
+    groups = (drained, arrivals, written, killed, cold, sizes)
     return [row for rows in groups for row in rows(bench)]

@@ -190,8 +190,7 @@ class Ours(Side):
     name, on_redis = "ours", True
 
     def source(self, stream: str, schema: str, group: str) -> dict[str, Any]:
-        named = {"streamsPattern" if stream.endswith("*") else "streams": stream}
-        options = {"url": self.bench.redis.url, "group": group, "startingOffsets": "earliest", **named}
+        options = {"url": self.bench.redis.url, "group": group, "startingOffsets": "earliest", "streams": stream}
         return {"format": "rstream", "schema": schema, "options": options}
 
     def sink(self, stream: str) -> dict[str, Any]:
