@@ -25,7 +25,7 @@ from typing import NamedTuple
 EVERY = 0.5  # seconds between two looks: one takes some milliseconds
 _PR_SET_CHILD_SUBREAPER = 36
 _PROC = Path("/proc")
-_TICKS = os.sysconf("SC_CLK_TCK")
+TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Seen(NamedTuple):
@@ -66,7 +66,7 @@ class ProcessorTime:
         there = self._note_unwaited() if self._adopts else {}
         alive = sum(process.ticks for pid, process in there.items() if (pid, process.started) not in self._unwaited)
         own = sum(os.times()[:4]) - self._before if self._root == os.getpid() else 0.0
-        return own + (alive + sum(self._unwaited.values())) / _TICKS
+        return own + (alive + sum(self._unwaited.values())) / TICKS
 
     def _reap(self, mine: Collection[int]) -> None:
         with contextlib.suppress(ChildProcessError):  # there is no child
