@@ -258,8 +258,8 @@ def verify(standin: StandIn) -> str | None:
     """The guarantees hold while its driver is killed. Return what went wrong."""
     words = [sys.executable, "-m", "spark_streams.cli", "verify", "--url", standin.url, "--minutes", "0.05"]
     ran = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
-    found = re.search(r"\[(RSTREAM_\w+)\]", ran.stdout + ran.stderr)
-    return None if ran.returncode == 0 else found[1] if found else ran.stdout[-300:]
+    found = re.findall(r"\[(RSTREAM_\w+)\]", ran.stdout + ran.stderr)
+    return None if ran.returncode == 0 else found[-1] if found else ran.stdout[-300:]  # the last one is the cause
 
 
 CAPABILITIES: Mapping[str, Callable[[StandIn], str | None]] = {
