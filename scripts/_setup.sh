@@ -341,6 +341,22 @@ set_up_sail() { set_up_on_top sail "Sail and its client (a download of 70 MB)" p
 # What drives a browser, and what judges the pages in it.
 set_up_console() { set_up_on_top console "what drives a browser (a download of 54 MB)" playwright axe-playwright-python; }
 
+# What scripts/bench peers, scripts/test --peers and scripts/servers kafka need: jars by Maven, the newest Spark with a Kafka
+# connector beside Kafka's client, and an old Spark for spark-redis.
+set_up_peers() {
+  (in_root "$venv/bin/python" -m tools.servers.jars >&2) || exit
+  if [ ! -x "$venv/spark-redis/bin/spark-submit" ]; then
+    rm -rf "$venv/spark-redis"
+    step "setting up .venv/spark-redis with Spark 3.5 (a download of 300 MB)" install_old_spark || die "set-up stopped: see pip's own words above"
+  fi
+  set_up_beside peers "Spark 4.2 and Kafka's client (a download of 430 MB)" pyspark==4.2.0 confluent-kafka==2.16.1
+}
+
+install_old_spark() {
+  "$venv/bin/python" -m venv "$venv/spark-redis" &&
+    "$venv/spark-redis/bin/python" -m pip install --disable-pip-version-check --no-user pyspark==3.5.7 redis setuptools
+}
+
 # set_up_on_top NAME WHAT PACKAGE…: .venv/NAME has these packages, and looks into .venv for all others.
 set_up_on_top() {
   local other=$venv/$1 what=$2 made

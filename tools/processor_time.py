@@ -37,11 +37,13 @@ class Seen(NamedTuple):
 
 
 class ProcessorTime:
-    """Processor time of this process and of everything below it, from the call of `adopt` on."""
+    """Processor time of this process and of everything below it, from the call of `adopt` on. root: of another process,
+    from its start on; `seconds` is called often."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: int = 0) -> None:
+        self._root = root or os.getpid()
         self._before = 0.0
-        self._adopts = False
+        self._adopts = bool(root)
         self._next_look = 0.0
         self._unwaited = dict[tuple[int, int], int]()  # pid and start of a child that nothing waits for → ticks
 
@@ -63,7 +65,8 @@ class ProcessorTime:
         """Return the seconds until now, also of processes that have not ended."""
         there = self._note_unwaited() if self._adopts else {}
         alive = sum(process.ticks for pid, process in there.items() if (pid, process.started) not in self._unwaited)
-        return sum(os.times()[:4]) - self._before + (alive + sum(self._unwaited.values())) / TICKS
+        own = sum(os.times()[:4]) - self._before if self._root == os.getpid() else 0.0
+        return own + (alive + sum(self._unwaited.values())) / TICKS
 
     def _reap(self, mine: Collection[int]) -> None:
         with contextlib.suppress(ChildProcessError):  # there is no child
@@ -73,8 +76,10 @@ class ProcessorTime:
                 os.waitpid(ended.si_pid, 0)
 
     def _note_unwaited(self) -> dict[int, Seen]:
-        """Return all processes below this one."""
-        seen = dict(processes_below())
+        """Return all processes below this one; of another one, it too."""
+        seen = dict(processes_of(self._root))
+        if self._root == os.getpid():
+            seen.pop(self._root)
         parents = {process.parent for process in seen.values()} & seen.keys()
         ignoring = {pid for pid in parents if _ignores_ends(pid)}
         for pid, process in seen.items():
@@ -83,8 +88,8 @@ class ProcessorTime:
         return seen
 
 
-def processes_below() -> Iterator[tuple[int, Seen]]:
-    """Yield the pid and the times of each process below this one."""
+def processes_of(root: int) -> Iterator[tuple[int, Seen]]:
+    """Yield the pid and the times of a process, if it is there, and of each process below it."""
     everything = dict[int, Seen]()
     children = dict[int, list[int]]()
     for name in filter(str.isdigit, os.listdir(_PROC)):
@@ -92,9 +97,9 @@ def processes_below() -> Iterator[tuple[int, Seen]]:
             words = (_PROC / name / "stat").read_bytes().rpartition(b")")[2].split()
             everything[int(name)] = Seen(int(words[1]), int(words[19]), sum(map(int, words[11:15])))
             children.setdefault(int(words[1]), []).append(int(name))
-    below = list(children.get(os.getpid(), ()))
-    for pid in below:
-        below += children.get(pid, ())
+    found = [root] if root in everything else []
+    for pid in found:
+        found += children.get(pid, ())
         yield pid, everything[pid]
 
 

@@ -26,6 +26,7 @@ LEG_OF_MARKER = {
     "extras": "--extras",
     "browser": "--console",
     "network": "--network",
+    "peers": "--peers",
 }
 _NOT_RUN = pytest.StashKey[Counter[str]]()
 

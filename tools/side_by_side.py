@@ -82,6 +82,7 @@ _FOLDERS = {
     "legs/extras": "together",
     "legs/hostile": "turns 3",
     "legs/identity": "together",
+    "legs/peers": "together",
     "legs/sail": "together",
     "legs/upgrade": "together",
     "operations/doctor": "together",

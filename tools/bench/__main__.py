@@ -31,9 +31,10 @@ GROUPS = {
     "shapes": ("Entries of other shapes through the job etl", "shapes"),
     "processor": ("Processor time of an entry", "processor"),
     "growth": ("Growth of the source, against a tenth of the size", "growth"),
+    "peers": ("Beside Kafka with Spark's connector, Flink, spark-redis", "peers.rows"),
 }
 # Measured only if the arguments name it: ten minutes and 9 GB of memory, or longer.
-ON_REQUEST = {"growth", "nexmark", "arrival", "shapes"}
+ON_REQUEST = {"growth", "nexmark", "arrival", "shapes", "peers"}
 
 
 def main() -> int:
@@ -51,12 +52,13 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help=f"also write the medians into docs/internals/{FILE.name}")
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="measurements of each row (default 5)")
     parser.add_argument("--only", metavar="TEXT", help="measure only rows whose number or measure contains TEXT")
+    parser.add_argument("--share", type=float, default=1.0, metavar="F", help="of the entries of peers: 0.01 tries it")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.groups if name not in GROUPS]
     if unknown:
         parser.error(f"there is no group {unknown[0]}; the groups are {', '.join(GROUPS)}")
-    if arguments.json and arguments.only:
-        parser.error("--json writes whole groups: leave out --only")
+    if arguments.json and (arguments.only or arguments.share != 1):
+        parser.error("--json writes whole groups: leave out --only and --share")
     if not have_redis():
         print(
             "bench: redis-server and redis-benchmark are not installed. Every comparison needs them: install Redis.",
@@ -67,7 +69,8 @@ def main() -> int:
     for name in arguments.groups or [name for name in GROUPS if name not in ON_REQUEST]:
         with contextlib.ExitStack() as stack, console.status(name) as status:
             title, module = GROUPS[name]
-            rows: list[Row] = getattr(importlib.import_module(f"tools.bench.{module}"), f"{name}_rows")(stack)
+            share = {"share": arguments.share} if name == "peers" else {}
+            rows: list[Row] = getattr(importlib.import_module(f"tools.bench.{module}"), f"{name}_rows")(stack, **share)
             if arguments.only:
                 rows = [row for row in rows if arguments.only in row.number or arguments.only in row.measure]
             run_in_turns(rows, arguments.rounds, status.update)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from tools.bench.servers import Running, running
 from tools.bench.source import empty_group
 from tools.bench.spark import load, next_batch, source
 from tools.bench.spark import running as running_query
-from tools.processor_time import TICKS, processes_below
+from tools.processor_time import TICKS, processes_of
 from tools.servers.server import processor_seconds
 
 SMALL, LARGE = (300_000, 7), (900_000, 2)  # entries of a batch, and how many batches are measured
@@ -34,7 +35,7 @@ def used(server: Running) -> Used:
     """Return what has been used so far."""
     driver, tasks = 0.0, 0.0
     sources = set(source_processes())
-    for pid, process in processes_below():
+    for pid, process in processes_of(os.getpid()):
         with contextlib.suppress(OSError):  # it has ended meanwhile
             command = Path(f"/proc/{pid}/cmdline").read_bytes()
             if pid in sources:

@@ -53,7 +53,7 @@ class Row:
         if self.peer is None:
             return self.our_figures
         return [
-            ours / peers if peers else float("inf")
+            ours / peers if peers else 1.0 if not ours else float("inf")
             for ours, peers in zip(self.our_figures, self.peer_figures, strict=True)
         ]
 

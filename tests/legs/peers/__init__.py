@@ -1,0 +1,1 @@
+"""What `scripts/bench peers` measures, each once and small: `scripts/test --peers`."""
