@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.legs.java import HOME, NotThereError, class_path, fetch
+from tests.legs.java import HOME, class_path, fetch
 
 HERE = Path(__file__).parent
 
@@ -30,8 +30,8 @@ def _go() -> list[str]:
 
 def _rust() -> list[str]:
     folder = _copied("rust")
-    fetch("cargo", "fetch", "--quiet", "--locked", cwd=folder)
-    subprocess.run(["cargo", "build", "--quiet", "--locked", "--offline"], cwd=folder, check=True)
+    fetch("cargo", "fetch", "--quiet", cwd=folder)
+    subprocess.run(["cargo", "build", "--quiet", "--offline"], cwd=folder, check=True)
     return [str(folder / "target" / "debug" / "streams")]
 
 
@@ -39,7 +39,7 @@ def _node(program: str) -> Callable[[], list[str]]:
     def ready() -> list[str]:
         folder = _copied("node")
         if not (folder / "node_modules").is_dir():
-            fetch("npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts", cwd=folder)
+            fetch("npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", cwd=folder)
         return ["node", str(folder / program)]
 
     return ready
@@ -52,7 +52,7 @@ def _copied(name: str) -> Path:
     return folder
 
 
-# The client's name, and what returns the command of its program. It raises NotThereError.
+# The client's name, and what returns the command of its program. It raises NotThereError (tests/legs/java.py).
 PROGRAMS: dict[str, Callable[[], list[str]]] = {
     "jedis": _java("jedis"),
     "lettuce": _java("lettuce"),
@@ -69,6 +69,3 @@ def said(command: list[str], port: int) -> list[str]:
     ran = subprocess.run([*command, str(port)], capture_output=True, text=True, check=False, timeout=120)
     assert ran.returncode == 0, f"{ran.stdout[-1500:]}\n{ran.stderr[-3000:]}"
     return ran.stdout.splitlines()
-
-
-__all__ = ["PROGRAMS", "NotThereError", "said"]

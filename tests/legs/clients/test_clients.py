@@ -10,14 +10,15 @@ import pytest
 from tests.legs.clients.programs import PROGRAMS, said
 from tests.legs.java import NotThereError
 from tests.legs.versions.folder import bin_of, version_of
-from tools.servers.server import Server, running_redis, skip_without_redis
+from tools.servers.server import Server, running_redis, serving, skip_without_redis
 
 NEWEST = "redis-8.6"
+
+pytestmark = pytest.mark.network
 
 
 @pytest.fixture(scope="module")
 def newest_redis() -> Iterator[Server]:
-    """Commands of Redis 8 are errors on an older one: they then differ, and the test says so."""
     if version_of(NEWEST) is None:
         skip_without_redis()
         pytest.skip(f"{NEWEST} is missing: scripts/test --clients brings it")
@@ -25,14 +26,20 @@ def newest_redis() -> Iterator[Server]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Server]:
+    with serving() as server:
+        yield server
+
+
 @pytest.mark.parametrize("client", PROGRAMS)
-def test_a_client_gets_the_same_replies(client: str, engine_server: Server, newest_redis: Server) -> None:
+def test_a_client_gets_the_same_replies(client: str, engine: Server, newest_redis: Server) -> None:
     try:
         command = PROGRAMS[client]()
     except NotThereError as error:
         pytest.skip(f"{client} is not to be had: {error}")
     replies = {}
-    for server in (newest_redis, engine_server):
+    for server in (newest_redis, engine):
         with server.client() as direct:
             direct.flushall()
         replies[server.kind] = said(command, int(urlsplit(server.url).port or 0))

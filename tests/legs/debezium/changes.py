@@ -9,8 +9,8 @@ from tests.legs.debezium.table import COLUMNS, KEYS, NAME, value_of
 
 
 def session(count: int, columns: Iterable[str], chance: random.Random) -> str:
-    """Return transactions of `count` statements, with a pause after each transaction. Several sessions may wait for each
-    other, and one of them be rolled back."""
+    """Return transactions of `count` statements, with a pause after each. Several sessions may wait for each other, and
+    one of them be rolled back."""
     statements = _statements([*columns], chance)
     lines = []
     while count > 0:

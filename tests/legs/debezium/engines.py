@@ -27,6 +27,7 @@ class Form:
         return f"{self.name}.{NAME}"
 
 
+_OPTIONS = ["-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
 _HEADER = {
     "transforms": "header",
     "transforms.header.type": "org.apache.kafka.connect.transforms.InsertHeader",
@@ -53,10 +54,11 @@ def started(classes: Sequence[Path], folder: Path, postgres: Postgres, url: str,
     files = []
     for form in FORMS:
         file = folder / f"{form.name}.properties"
-        properties = {**_properties(form, postgres, url), "offset.storage.file.filename": f"{folder}/{form.name}.offsets"}
+        offsets = {"offset.storage.file.filename": f"{folder}/{form.name}.offsets"}
+        properties = {**_properties(form, postgres, url), **offsets}
         file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
         files.append(str(file))
-    command = ["java", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", ":".join(map(str, classes)), "RedisSink", *files]
+    command = ["java", *_OPTIONS, "-cp", ":".join(map(str, classes)), "RedisSink", *files]
     with log.open("ab") as said:
         return subprocess.Popen(command, stdout=said, stderr=said)
 

@@ -1,4 +1,6 @@
-"""A query for each form of the events, as a process that is killed: `python -m tests.legs.debezium.job URL FOLDER [drain]`.
+"""A query for each form of the events, as a process that is killed.
+
+    python -m tests.legs.debezium.job URL FOLDER [drain]
 
 Without `drain` until somebody ends it; with it to the end of what is there.
 """

@@ -41,6 +41,10 @@ class Postgres:
         command = self.command("--set=ON_ERROR_STOP=1", "--file=-")
         return subprocess.run(command, input=sql, capture_output=True, text=True, check=True).stdout
 
+    def answers(self) -> bool:
+        command = self.command("--command=SELECT 1")
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
     def session(self, sql: Path, log: Path) -> subprocess.Popen[bytes]:
         """Start to run a file, and write what psql says to another."""
         with log.open("wb") as said:
@@ -75,9 +79,8 @@ def running_postgres() -> Iterator[Postgres]:
             process = subprocess.Popen(started, stdout=log, stderr=log, cwd=folder)
             try:
                 until(
-                    lambda: subprocess.run(server.command("--command=SELECT 1"), capture_output=True).returncode == 0,
-                    "PostgreSQL did not start", alive=lambda: process.poll() is None, interval=0.2,
-                    log=lambda: (Path(folder) / "log").read_text(),
+                    server.answers, "PostgreSQL did not start", alive=lambda: process.poll() is None, interval=0.2,
+                    log=(Path(folder) / "log").read_text,
                 )  # fmt: skip
                 yield server
             finally:

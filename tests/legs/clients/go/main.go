@@ -25,6 +25,12 @@ func main() {
 	say(r.XAdd(ctx, &redis.XAddArgs{Stream: "s", ID: "6-0", MaxLen: 5, Values: fields}))
 	say(r.XAdd(ctx, &redis.XAddArgs{Stream: "s", ID: "7-0", MaxLen: 1, Approx: true, Limit: 9, Values: fields}))
 	say(r.XAdd(ctx, &redis.XAddArgs{Stream: "s", ID: "8-0", MinID: "3-0", Values: fields}))
+	once := &redis.XAddArgs{Stream: "i", ProducerID: "p", IdempotentID: "m", Values: fields}
+	fmt.Println("xadd idmp twice", r.XAdd(ctx, once).Val() == r.XAdd(ctx, once).Val())
+	auto := &redis.XAddArgs{Stream: "i", ProducerID: "p", IdempotentAuto: true, Values: fields}
+	fmt.Println("xadd idmpauto twice", r.XAdd(ctx, auto).Val() == r.XAdd(ctx, auto).Val())
+	say(r.XCfgSet(ctx, &redis.XCfgSetArgs{Stream: "i", Duration: 50, MaxSize: 9}))
+	say(r.XLen(ctx, "i"))
 	say(r.XLen(ctx, "s"))
 	say(r.XRange(ctx, "s", "-", "+"))
 	say(r.XRangeN(ctx, "s", "(4-0", "6-0", 1))
@@ -71,6 +77,9 @@ func main() {
 	say(r.XAckDel(ctx, "s", "g", "ACKED", "4-0"))
 	say(r.XDelEx(ctx, "s", "DELREF", "5-0", "77-0"))
 	say(r.XDel(ctx, "s", "6-0", "77-0"))
+	say(r.XAutoClaimWithDeleted(ctx, &redis.XAutoClaimArgs{Stream: "s", Group: "g", Consumer: "e", Start: "0"}))
+	say(r.XTrimMaxLenMode(ctx, "s", 3, "DELREF"))
+	say(r.XTrimMinIDMode(ctx, "s", "6-0", "KEEPREF"))
 	say(r.XTrimMaxLen(ctx, "s", 2))
 	say(r.XTrimMaxLenApprox(ctx, "s", 1, 5))
 	say(r.XTrimMinID(ctx, "s", "8-0"))

@@ -6,6 +6,7 @@ import io.lettuce.core.RedisCommandExecutionException;
 import io.lettuce.core.StreamDeletionPolicy;
 import io.lettuce.core.XAddArgs;
 import io.lettuce.core.XAutoClaimArgs;
+import io.lettuce.core.XCfgSetArgs;
 import io.lettuce.core.XClaimArgs;
 import io.lettuce.core.XGroupCreateArgs;
 import io.lettuce.core.XPendingArgs;
@@ -56,6 +57,10 @@ public class LettuceStreams {
         say("XADD MAXLEN =", () -> redis.xadd("s", at(6).maxlen(5).exactTrimming(), fields));
         say("XADD MAXLEN ~ LIMIT", () -> redis.xadd("s", at(7).maxlen(1).approximateTrimming().limit(9), fields));
         say("XADD MINID", () -> redis.xadd("s", at(8).minId("3-0"), fields));
+        XAddArgs once = new XAddArgs().idmp("p", "m"), auto = new XAddArgs().idmpAuto("p");
+        say("XADD IDMP twice", () -> redis.xadd("i", once, fields).equals(redis.xadd("i", once, fields)));
+        say("XADD IDMPAUTO twice", () -> redis.xadd("i", auto, fields).equals(redis.xadd("i", auto, fields)));
+        say("XCFGSET", () -> redis.xcfgset("i", new XCfgSetArgs().idmpDuration(50).idmpMaxsize(9)));
         say("XLEN", () -> redis.xlen("s"));
         say("XRANGE", () -> redis.xrange("s", all, Limit.from(3)));
         say("XRANGE exclusive", () -> redis.xrange("s", Range.from(Range.Boundary.excluding("4-0"), Range.Boundary.including("6-0"))));

@@ -22,6 +22,12 @@ await say("xAdd", "none", "1-0", fields, { NOMKSTREAM: true });
 await say("xAdd", "s", "6-0", fields, { TRIM: { strategy: "MAXLEN", strategyModifier: "=", threshold: 5 } });
 await say("xAdd", "s", "7-0", fields, { TRIM: { strategy: "MAXLEN", strategyModifier: "~", threshold: 1, limit: 9 } });
 await say("xAdd", "s", "8-0", fields, { TRIM: { strategy: "MINID", threshold: "3-0" } });
+for (const how of [{ IDMP: { pid: "p", iid: "m" } }, { IDMPAUTO: { pid: "p" } }]) {
+  const twice = [1, 2].map(() => redis.xAdd("i", "*", fields, how));
+  console.log("xAdd", JSON.stringify(how), "twice", new Set(await Promise.all(twice)).size);
+}
+await say("xCfgSet", "i", { IDMP_DURATION: 50, IDMP_MAXSIZE: 9 });
+await say("xLen", "i");
 await say("xLen", "s");
 await say("xRange", "s", "-", "+", { COUNT: 3 });
 await say("xRange", "s", "(4-0", "6-0");

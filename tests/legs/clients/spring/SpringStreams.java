@@ -67,7 +67,10 @@ public class SpringStreams {
         say("XPENDING range", () -> redis.pending("s", c, Range.unbounded(), 9).stream()
                 .map(one -> one.getIdAsString() + " " + one.getConsumerName() + " " + one.getTotalDeliveryCount()).toList());
         say("XCLAIM", () -> redis.claim("s", "g", "d", Duration.ZERO, RecordId.of("4-0")));
-        say("XINFO STREAM", () -> redis.info("s"));
+        say("XINFO STREAM", () -> {
+            var info = redis.info("s");
+            return info.streamLength() + " " + info.lastGeneratedId() + " " + info.firstEntryId() + " " + info.groupCount();
+        });
         say("XINFO GROUPS", () -> redis.groups("s").stream().map(one -> one.getRaw()).toList());
         say("XINFO CONSUMERS", () -> redis.consumers("s", "g").stream().map(one -> one.consumerName() + one.pendingCount()).toList());
         say("XDEL", () -> redis.delete("s", "6-0", "77-0"));
