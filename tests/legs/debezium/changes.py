@@ -64,8 +64,10 @@ def _delete(columns: list[str], chance: random.Random) -> str:
 
 
 def _move(columns: list[str], chance: random.Random) -> str:
-    """The row gets another key, and perhaps another value: a delete and an insert."""
-    return f"UPDATE {NAME} SET id = {_key(chance)}, {_settings(columns, chance)} WHERE id = {_key(chance)}"
+    """The row gets another key: a delete and an insert. Large values change, too, or no event of the key has them."""
+    large = {name: value_of(COLUMNS[name], chance) for name in columns if COLUMNS[name].large}
+    values = ", ".join(f"{name} = {value}" for name, value in {**_some(columns, chance), **large}.items())
+    return f"UPDATE {NAME} SET id = {_key(chance)}, {values} WHERE id = {_key(chance)}"
 
 
 def _undone(columns: list[str], chance: random.Random) -> str:

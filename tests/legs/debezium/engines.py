@@ -38,7 +38,7 @@ FORMS = [
     Form("one", False, True, {}),
     Form(
         "two", False, False,
-        {"time.precision.mode": "microseconds", "binary.handling.mode": "base64", "hstore.handling.mode": "map"},
+        {"time.precision.mode": "microseconds", "hstore.handling.mode": "map"},
         {"timestamps": "us", "decimals": "base64"},
     ),
     Form("three", True, True, {"decimal.handling.mode": "string", "time.precision.mode": "isostring", **_HEADER}),

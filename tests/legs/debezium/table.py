@@ -100,7 +100,7 @@ COLUMNS = {
     ),
     "data": Column(
         "BYTEA", "BINARY", pa.binary(), lambda chance: f"'\\x{chance.randbytes(chance.randrange(9)).hex()}'",
-        f"decode({_LONG}, 'hex')", "encode({}, 'hex')", bytes.fromhex,
+        "decode(repeat(md5({seed}), 200), 'hex')", "encode({}, 'hex')", bytes.fromhex,
     ),
     "tags": Column(
         "TEXT[]", "ARRAY<STRING>", pa.list_(pa.string()), lambda chance: f"ARRAY[{_text(chance)}, NULL, 'b']",
