@@ -35,14 +35,11 @@ def _rust() -> list[str]:
     return [str(folder / "target" / "debug" / "streams")]
 
 
-def _node(program: str) -> Callable[[], list[str]]:
-    def ready() -> list[str]:
-        folder = _copied("node")
-        if not (folder / "node_modules").is_dir():
-            fetch("npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", cwd=folder)
-        return ["node", str(folder / program)]
-
-    return ready
+def _node() -> list[str]:
+    folder = _copied("node")
+    if not (folder / "node_modules").is_dir():
+        fetch("npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", cwd=folder)
+    return ["node", str(folder / "streams.mjs")]
 
 
 def _copied(name: str) -> Path:
@@ -59,8 +56,7 @@ PROGRAMS: dict[str, Callable[[], list[str]]] = {
     "spring-data-redis": _java("spring"),
     "go-redis": _go,
     "redis-rs": _rust,
-    "ioredis": _node("ioredis.mjs"),
-    "node-redis": _node("node_redis.mjs"),
+    "node-redis": _node,
 }
 
 

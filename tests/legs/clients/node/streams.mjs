@@ -1,4 +1,4 @@
-// Each stream command of node-redis: node node_redis.mjs PORT prints a line for each reply.
+// Each stream command of node-redis: node streams.mjs PORT prints a line for each reply.
 import { createClient } from "redis";
 
 const options = { socket: { host: "127.0.0.1", port: Number(process.argv[2]) } };
