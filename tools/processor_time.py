@@ -25,7 +25,7 @@ from typing import NamedTuple
 EVERY = 0.5  # seconds between two looks: one takes some milliseconds
 _PR_SET_CHILD_SUBREAPER = 36
 _PROC = Path("/proc")
-_TICKS = os.sysconf("SC_CLK_TCK")
+TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Seen(NamedTuple):
@@ -63,7 +63,7 @@ class ProcessorTime:
         """Return the seconds until now, also of processes that have not ended."""
         there = self._note_unwaited() if self._adopts else {}
         alive = sum(process.ticks for pid, process in there.items() if (pid, process.started) not in self._unwaited)
-        return sum(os.times()[:4]) - self._before + (alive + sum(self._unwaited.values())) / _TICKS
+        return sum(os.times()[:4]) - self._before + (alive + sum(self._unwaited.values())) / TICKS
 
     def _reap(self, mine: Collection[int]) -> None:
         with contextlib.suppress(ChildProcessError):  # there is no child
@@ -74,7 +74,7 @@ class ProcessorTime:
 
     def _note_unwaited(self) -> dict[int, Seen]:
         """Return all processes below this one."""
-        seen = dict(_processes_below())
+        seen = dict(processes_below())
         parents = {process.parent for process in seen.values()} & seen.keys()
         ignoring = {pid for pid in parents if _ignores_ends(pid)}
         for pid, process in seen.items():
@@ -83,7 +83,7 @@ class ProcessorTime:
         return seen
 
 
-def _processes_below() -> Iterator[tuple[int, Seen]]:
+def processes_below() -> Iterator[tuple[int, Seen]]:
     """Yield the pid and the times of each process below this one."""
     everything = dict[int, Seen]()
     children = dict[int, list[int]]()

@@ -41,6 +41,7 @@ from spark_streams.jobs.arguments import JOBS
 from spark_streams.jobs.job import ACCESS_SHAPE
 from spark_streams.jobs.job_config import FREE, Shape
 from spark_streams.operations.monitor import exported_metrics as exporter_metrics
+from tools import rights, server_keys
 from tools.simulation.mutants.table import MUTANTS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -331,6 +332,10 @@ def log_counters() -> str:
 # --------------------------------------------------------------------------------------------------------------- blocks
 
 
+def print_keys(part: str) -> str:
+    return _listing(server_keys.rows_of(part))
+
+
 def mutants_of_product() -> str:
     """Return the table of mutants, and what has found them."""
     rows = ["| mutant | what it breaks | found by | failure |", "|---|---|---|---|"]
@@ -384,6 +389,9 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "exporter-metrics": lambda: metrics_of(exporter_metrics.TABLES),
     "log-counters": log_counters,
     "query-metrics": lambda: metrics_of(query_metrics.tables()),
+    "roles": rights.print_roles,
+    "more-rights": rights.print_more,
+    **{f"keys-{part}": partial(print_keys, part) for part in server_keys.TABLES},
     "mutants": mutants_of_product,
 }
 

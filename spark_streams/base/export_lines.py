@@ -97,7 +97,8 @@ def entry_in(value: object) -> tuple[str, list[bytes]]:
     """Return the ID of an entry, and name, value, name, value …. Raises ValueError."""
     entry_id, fields = member(value, "id"), member(value, "fields")
     if not isinstance(entry_id, str) or not isinstance(fields, list):
-        raise ValueError('an entry is a JSON object with a text "id" and with "fields"')
+        form = 'an entry is a JSON object with a text "id" and with "fields"'
+        raise ValueError(f"{form}; objects without IDs are added by rstream add STREAM -")
     if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in fields):
         raise ValueError('"fields" must be an object, or a list of [name, value]')
     if not fields:

@@ -177,7 +177,7 @@ SHOWN: Mapping[str, Mapping[str, Sequence[str]]] = {
         "Only the driver moves the group": [
             "batch_contents_ahead::what_a_crash_leaves_reserved_is_the_next_runs",
         ],
-        "Groups may be shared with any other client, each under its …": [
+        "Groups may be shared with any other client (how). A second …": [
             "source_options::another_client_of_the_group_reads_at_the_same_time",
             "source_options::a_second_query_with_the_same_consumer_is_refused_and_the_first_goes_on",
             "source_options::a_self_join_of_one_load_names_the_cause_and_leaves_no_source_behind",
@@ -485,7 +485,7 @@ SHOWN: Mapping[str, Mapping[str, Sequence[str]]] = {
         "entries that were not read yet": [
             "network::a_failover_at_any_moment_loses_only_what_was_written_since",
         ],
-        "rows of a batch that is not closed": [
+        "rows of an incomplete batch": [
             "ledger_damaged::rows_that_a_failover_has_lost_are_written_when_the_query_is_started_again",
         ],
         "rows and the end of their batch together": [

@@ -391,35 +391,83 @@ def test_a_word_that_the_product_does_not_know_is_found(kind: str) -> None:
     assert len(unknown(kind, f"# A page\n\n{KINDS[kind].wrong}\n")) == 1
 
 
-# What several pages need, one page says; the others link to it. Pattern of the text, and the pages that may have it:
-# lines of a schedule and a program of its own have their codes beside them.
+# What several pages need, one page says; the others link to it. Pattern of the text, the pages that may have it, and a
+# text that another page may not have. Lines of a schedule and a program of its own have their codes beside them.
 ONE_PAGE = {
     "exit codes": (
         r"(?i)exit codes? (?:is |are |means )?\d|(?:exits|ends) with code \d",
-        {"commands", "on-a-schedule", "nexmark"},
+        {"reference/commands", "guide/on-a-schedule", "guide/nexmark"},
+        "The exit code is 3 if a group is missing.",
     ),
-    "where a redrive sends a dead letter": (r"back only", {"dead-letters"}),
+    "rules of a redrive": (
+        r"(?i)back only|\(`refused`\)",
+        {"guide/dead-letters"},
+        "A redrive sends it back only to its stream.",
+    ),
     "how long a query waits for a server": (
         r"(?i)(?:wait|fail|away|unreachable|after)[^.|:]{0,60}\b(?:one|a)\b(?:\]\([^)]*\))? minute\b",
-        {"guarantees", "schemas"},
+        {"reference/guarantees", "guide/schemas"},
+        "The query waits for one minute.",
+    ),
+    "logins": (
+        r"(?i)(?:two|both) at once are refused|password or token|every five seconds|token has expired",
+        {"guide/security"},
+        "Connections look every five seconds for another password.",
+    ),
+    "two queries that meet": (
+        r"(?i)another `?(?:group|consumer)`? (?:for|to)\b|another `(?:group|consumer)`|two groups\b(?!, or)",
+        {"guide/change-a-group"},
+        "Set another `consumer` to share the entries.",
     ),
 }
 PRINTED = re.compile(r"<!-- printed: ([\w-]+) -->.*?<!-- end of \1 -->", re.DOTALL)
 
 
-def pages_with(pattern: str) -> set[str]:
-    texts = {page.stem: PRINTED.sub("", page.read_text(encoding="utf-8")) for page in PAGES if page.stem != "facts"}
-    return {name for name, text in texts.items() if re.search(pattern, " ".join(text.split()))}
+@cache
+def texts() -> Mapping[str, str]:
+    """The text of each page, without what is printed from the code."""
+    names = {str(page.relative_to(ROOT).with_suffix("")).removeprefix("docs/"): page for page in PAGES}
+    return {name: PRINTED.sub("", page.read_text(encoding="utf-8")) for name, page in names.items()}
 
 
 @pytest.mark.parametrize("fact", ONE_PAGE)
 def test_a_fact_has_one_page(fact: str) -> None:
-    pattern, owners = ONE_PAGE[fact]
-    assert pages_with(pattern) == owners, "say it there, and link to it"
+    pattern, owners, planted = ONE_PAGE[fact]
+    pages = [name for name in texts() if name != "internals/facts"]
+    found = {name for name in pages if re.search(pattern, " ".join(texts()[name].split()))}
+    assert found == owners, "say it there, and link to it"
+    assert re.search(pattern, planted)
 
 
-def test_a_second_page_with_a_fact_is_found() -> None:
-    codes, back, wait = (pattern for pattern, _ in ONE_PAGE.values())
-    assert re.search(codes, "The exit code is 3 if a group is missing.")
-    assert re.search(back, "A redrive sends it back only to its stream.")
-    assert re.search(wait, "The query waits for one minute.")
+# Words of the product that a page explains where they first stand, or links: pattern of the word, and of what explains.
+_NO_ACK = "without a pending list|no pending list|(?:#noAck|#choose-how-to-read|#read-faster|glossary.md)\\)"
+EXPLAINED = {
+    "noAck": ("noAck", _NO_ACK),
+    "released": (r"(?i)\breleased\]?\S* (?:entr|or )|`released`", r"XNACK|glossary\.md|gave back"),
+    "margin": (r"\bmargin\b", r"time until|trimming removes|glossary\.md|monitoring\.md|#margin"),
+    "origin": (r"\borigins?\b", r"\*origin\*|glossary\.md|`dl\.stream`|from which the dead letters come"),
+    "closed": (r"\bclosed\b[^.|]{0,9}\b(?:batch|one)\b", r"glossary\.md"),
+    "death": (r"\bdeaths?\b", r"glossary\.md"),
+}
+SKIPPED = ("internals", "README", "reference/glossary")
+
+
+def first_with(word: str, page: str) -> str:
+    """Return the paragraph, item or row of a page that has the word first. Code blocks are not looked at."""
+    parts = re.split(r"\n\s*\n|\n(?=- |\||\d+\. )", _FENCED.sub("", page))
+    return next((part for part in parts if re.search(EXPLAINED[word][0], part) and not part.startswith("#")), "")
+
+
+@pytest.mark.parametrize("word", EXPLAINED)
+def test_a_word_is_explained_where_it_first_stands_on_a_page(word: str) -> None:
+    firsts = {name: first_with(word, text) for name, text in texts().items() if not name.startswith(SKIPPED)}
+    explains = EXPLAINED[word][1]
+    assert {name: first for name, first in firsts.items() if first and not re.search(explains, first)} == {}
+
+
+def test_a_word_that_is_not_explained_is_found() -> None:
+    planted = {"noAck": "It needs `noAck`.", "released": "Released entries stay.", "origin": "An origin."}
+    for word, text in planted.items():
+        first = first_with(word, f"# Page\n\nText.\n\n{text}\n")
+        assert first
+        assert not re.search(EXPLAINED[word][1], first)

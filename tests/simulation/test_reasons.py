@@ -21,7 +21,7 @@ WITHOUT = {
     "entries of a committed batch": "the query stops",
     "entries that were not read yet": "the first row of unnoticed.md says the same",
     "rows and the end of their batch together": "the query stops, or it is the second row of unnoticed.md",
-    "rows of a batch that is not closed": "the query stops, and nothing is twice",
+    "rows of an incomplete batch": "the query stops, and nothing is twice",
     # -- dead letters: tools/simulation/letters.py judges them ---------------------------------------------------------
     "`rstream:notes:…`, single fields": "no plan deletes a field",
     "an outbox together with its dead letter": "letters.py",
@@ -29,7 +29,6 @@ WITHOUT = {
     # -- not in a plan -------------------------------------------------------------------------------------------------
     "Redis 7.0 restarts or fails over": "the core model's scenario `counter forgotten` alone: no removal",
     "the ledger, and the checkpoint is an older copy": "the operator takes the remedy that writes no row again",
-    "Spark's commit log lost its last file": "no file system loses one in a plan with `onCommit`",
     "Spark 4.0 and 4.1: the checkpoint's file": "the simulated Spark has no such file",
     "A sink, a retry or a redrive writes to a stream": "no client replaces a stream of the sink",
     "They join such a group, and delete entries": "other consumers of plans delete no entry that they have read",

@@ -29,6 +29,7 @@ GROUPS = {
     "nexmark": ("Nexmark over streams, against Spark's file source", "nexmark"),
     "arrival": ("From XADD to a row in a table", "arrival"),
     "shapes": ("Entries of other shapes through the job etl", "shapes"),
+    "processor": ("Processor time of an entry", "processor"),
     "growth": ("Growth of the source, against a tenth of the size", "growth"),
 }
 # Measured only if the arguments name it: ten minutes and 9 GB of memory, or longer.

@@ -25,7 +25,7 @@ _PONG = b"+PONG\r\n"
 _STREAMS = [f"m{number}" for number in range(1_000)]
 
 
-def _empty_group(server: Running, *names: str) -> None:
+def empty_group(server: Running, *names: str) -> None:
     """Create group `g` before the first entry of each stream, without pending entries."""
     with server.client() as client:
         for name in names:
@@ -36,7 +36,7 @@ def _empty_group(server: Running, *names: str) -> None:
 
 def drain(server: Running, **options: str) -> float:
     """Return entries per second of Spark, from the second batch to the end of an AvailableNow run."""
-    _empty_group(server, "s")
+    empty_group(server, "s")
     rate = steady_rate(source(server.url, streams="s", maxEntriesPerTrigger=BATCH, **options), BATCH + STEADY)
     assert server.call("XPENDING", "s", "g")[0] == 0
     return rate
@@ -44,13 +44,13 @@ def drain(server: Running, **options: str) -> float:
 
 def drain_at_once(server: Running) -> float:
     """Return entries per second of Spark, of an AvailableNow run of one batch, without a pending list."""
-    _empty_group(server, "s")
+    empty_group(server, "s")
     return rate_of_one_batch(source(server.url, streams="s", noAck="true"), BATCH + STEADY)
 
 
 def drain_with_redis_py(server: Running) -> float:
     """Return entries per second of a loop of XREADGROUP and XACK."""
-    _empty_group(server, "s")
+    empty_group(server, "s")
     done = 0
     with redis.Redis(port=server.port, protocol=2) as client:
         begun = time.perf_counter()
@@ -63,7 +63,7 @@ def drain_with_redis_py(server: Running) -> float:
 def drain_raw(server: Running) -> float:
     """Return entries per second of the four commands that the source sends, prepared as bytes: reserving, reading,
     listing as pending and acknowledging. Replies are received and dropped."""
-    _empty_group(server, "s")
+    empty_group(server, "s")
     read = request("XREADGROUP", "GROUP", "g", "c", "COUNT", _STEP, "STREAMS", "s", ">")
     reserve = request("CLIENT", "REPLY", "SKIP") + read + request("PING")
     commands = _commands(server.port)
@@ -119,7 +119,7 @@ def add_to(server: Running, names: list[str], count: int) -> Callable[[], None]:
 
 def trigger(server: Running, names: list[str], count: int, interval: str) -> float:
     """Return milliseconds of a trigger with `count` new entries, spread over these streams."""
-    _empty_group(server, *names)
+    empty_group(server, *names)
     add = add_to(server, names, count // len(names))
     return trigger_time(source(server.url, streams=",".join(names)), count, add, interval)
 

@@ -49,9 +49,11 @@ def check_marks(world: World, checkpoint: Offset) -> None:
     """Check the marks of all streams of the checkpoint."""
     for name, at in checkpoint.at.items():
         mark = Mark.parse(world.raw.get(committed_key(name, GROUP, CONSUMER)))
-        if _looks_the_same(world, name, at, mark):
-            if mark is None:
-                world.model.stream(name).causes.add("evicted committed")
+        is_evicted = not at.number and "evicted committed" in world.model.stream(name).ever
+        is_same = _looks_the_same(world, name, at, mark)
+        if mark is None and (is_same or is_evicted):  # after the first batch it is missed
+            world.model.stream(name).causes.add("evicted committed")
+        if is_same:
             continue
         if (how := _difference(at, mark)) and world.see(name).position is not None:
             details = f"{name}: the checkpoint is at {at}, the mark is {mark or 'missing'}"

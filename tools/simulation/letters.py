@@ -47,13 +47,14 @@ _LATE = 1_000  # milliseconds, more than an idle trigger takes
 
 @dataclass
 class Letter:
-    """A dead letter. entry: what it was; envelope: its fields `dl.*`; copies: entries that were made of it; is_gone:
-    it is no longer in its stream; repeat_reasons: why it may be sent back once more; again: why its entry may become
-    one once more."""
+    """A dead letter. entry: what it was; envelope: its fields `dl.*`; made: entries that were ever made of it; copies:
+    those that were made before the state of the server; is_gone: it is no longer in its stream; repeat_reasons: why it
+    may be sent back once more; again: why its entry may become one once more."""
 
     id: str
     entry: Entry
     envelope: Mapping[str, str]
+    made: list[Entry | str] = field(default_factory=list)
     copies: list[Entry | str] = field(default_factory=list)
     is_gone: bool = False
     repeat_reasons: set[Reason] = field(default_factory=set)
@@ -82,6 +83,7 @@ class Letters:
     def __init__(self, world: World) -> None:
         self._world = world
         self.all: dict[str, Letter] = {}
+        self._ever: dict[tuple[str, Place], Letter] = {}  # also those of other states of the server, by ID and entry
         self._sources: dict[int, Letter] = {}  # by the number of the entry that was made of it
         self._due: dict[tuple[str, int, str], int] = {}  # when entries that wait are read again: Unix milliseconds
         self._not_noted = set[Place]()  # entries whose note stays, although they have a dead letter
@@ -155,6 +157,7 @@ class Letters:
     def come_again(self, entries: Collection[Entry], why: Reason) -> None:
         """Record that these entries may become dead letters once more, also those that wait for a retry."""
         with unnoticed(self._world):
+            self.observe()  # one may have been written since
             waiting = self._waiting() if self._world.query.had_retries else set()
         self._wait_twice |= {entry.place: why for entry in entries if entry.place in waiting}
         for letter in self.all.values():
@@ -167,13 +170,13 @@ class Letters:
         """
         self._world.redrives.cut()
         self._forgotten = {n for n in self._sources if not self._exists(self._world.model.entries[n])}
-        before, self.all = self.all, {}
+        self.all = {}
         for entry_id, fields in self._entries(DEAD):
-            letter = before.get(entry_id)
+            letter = self._ever.get((entry_id, (fields["dl.stream"], fields["dl.id"])))
             if letter is not None:
                 letter.is_gone = False
-                left = [copy for copy in letter.copies if isinstance(copy, Entry) and copy.n <= last]
-                letter.copies = [copy for copy in letter.copies if copy in left or self._exists(copy)]
+                left = [copy for copy in letter.made if isinstance(copy, Entry) and copy.n <= last]
+                letter.copies = [copy for copy in letter.made if copy in left or self._exists(copy)]
                 self.all[entry_id] = letter
             else:
                 self._add(entry_id, fields)
@@ -226,7 +229,7 @@ class Letters:
         if entry is None:
             return
         envelope = {name: value for name, value in fields.items() if name in _ENVELOPE}
-        letter = self.all[entry_id] = Letter(entry_id, entry, envelope)
+        letter = self.all[entry_id] = self._ever[entry_id, entry.place] = Letter(entry_id, entry, envelope)
         own = {name: value for name, value in fields.items() if name not in _ENVELOPE}
         source = self._sources.get(entry.n)
         redrives, previous = (0, "") if source is None else (source.redrives + 1, source.mark.split(" ", 2)[2])
@@ -295,6 +298,7 @@ class Letters:
         return 0
 
     def _copy(self, letter: Letter, copy: Entry | str) -> None:
+        letter.made.append(copy)
         letter.copies.append(copy)
         self._judge_copies(letter)
 

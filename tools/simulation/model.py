@@ -180,7 +180,8 @@ class Model:
                 entry.excuses.add(Reason.EARLY)
                 if self.begun:
                     stream.suffers(cause)
-            elif self.is_due(entry) or entry.theirs:
+            # Documented: what a new checkpoint reads again is reported, too.
+            elif self.is_due(entry) or entry.theirs or _is_read_again(entry):
                 stream.suffers(cause)
 
     def forget(self, names: Iterable[str]) -> None:
@@ -240,3 +241,8 @@ class Model:
             for entry in self.entries.values()
             if entry.stream in streams and self.streams[entry.stream].born and self.is_due(entry) and not entry.settled
         ]
+
+
+def _is_read_again(entry: Entry) -> bool:
+    """Whether a new checkpoint reads an entry that the one before has not acknowledged."""
+    return Reason.A_NEW_CHECKPOINT in entry.repeat_reasons and not entry.acknowledged

@@ -288,6 +288,7 @@ def _set_back(world: World, to: Backup) -> None:
                 entry.repeat_reasons.add(Reason.CUT_AND_WRITTEN)
             if entry.id in ours or (seen.position is not None and entry.key > id_key(seen.position)):
                 world.model.stream(name).back.add(entry.n)
+                world.query.back.get(name, set()).discard(entry.n)
                 entry.late_reasons.add(Reason.PLANNED_AGAIN)
             if entry.id not in ours:
                 world.model.excuse_only_pending([entry])

@@ -78,15 +78,14 @@ class Reason(StrEnum):
     )
     MISSED_BY_ONE = (
         "another execution of its task may have missed it",
-        "It may be counted although its row is written, or not counted",
+        "It may be counted although its row or dead letter is written, or not counted",
     )
     REMOVED = "it has left its stream: the loss is judged", "Entries are missing that no batch has read"
     KILLS = "it may have killed the query too often", "an entry that was delivered that often without being"
     COMES_AGAIN = "its group was set back, and delivers it again", "sets the group to the checkpoint"
     CLAIMED = "written, and claimed before it was acknowledged", "comes a second time if another query claims it"
-    TWO_QUERIES = "two queries share its group", "Queries with one group and different `consumer` names share them"
-    OF_OTHERS = "removed while others had it", "A pending entry that was removed from the stream is reported as lost"
-    LEFT_BY_A_RUN = "left by a run without noAck", "If other entries are pending for its consumer, it fails"
+    TWO_QUERIES = "two queries share its group", "share the entries | one `group`, another `consumer`"
+    LEFT_BY_A_RUN = "left by a run without noAck", "the query fails, and reads them once without `noAck`"
 
     # -- who runs the servers (unnoticed.md, data-loss.md) -------------------------------------------------------------
 
@@ -171,6 +170,10 @@ class Reason(StrEnum):
         "an older copy of the checkpoint has replaced the record of its batch",
         "What the copy has left pending is read again",
     )
+    COMMIT_LOST = (
+        "removed by the query, and its commit is lost",
+        "Lenient: the batch has fewer rows, or none, and nothing is counted",
+    )
     OF_A_LATER_BATCH = (
         "set aside, claimed or handed over for a batch that an older checkpoint does not know",
         "These entries are not read again, and not counted",
@@ -205,7 +208,6 @@ class Reason(StrEnum):
         "below where the query begins in a stream that was created again",
         "New ones below the query's begin are not read",
     )
-    ITS_PLACE_TAKEN = "another stream has its place", "may read new entries in place of the deleted ones"
     READ_IN_PLACE = (
         "its stream was created again, and the batch read again",
         "A lenient query reads them again",

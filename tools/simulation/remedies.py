@@ -96,12 +96,12 @@ class Operator:
             causes = [*causes, RETURNED]
         if isinstance(error, LedgerError):
             causes = sorted(world.model.stream(OUT).causes)
-            causes += ["its sink is not told"] if self._is_not_told() else []
+            causes += ["its sink is not told"] if self._is_not_told(text) else []
         elif not streams:
             world.fail(f"names no stream | {shape(error)}", text)
         forgiven = sorted({cause for name in streams for cause in world.model.stream(name).forgiven})
+        self._name_those_of_others(text, streams)
         reasons = {
-            Reason.OF_OTHERS: self._counts_entries_of_others(text, streams),
             Reason.DELETED_AHEAD: self._knows_of_a_deletion_above(text, streams),
             Reason.LEFT_BY_A_RUN: not forgiven and self._is_left_by_a_run_with_a_list(text),
         }
@@ -141,23 +141,16 @@ class Operator:
             kind = f"named again | {shape(error)} | after {again}" if forgiven else f"{fault} | {shape(error)}"
             world.fail(f"{kind} | {world.query.mode}", error.message)
 
-    def _counts_entries_of_others(self, text: str, streams: list[str]) -> bool:
-        """Whether the error counts entries that were removed while other consumers had them, and that no error has
+    def _name_those_of_others(self, text: str, streams: list[str]) -> None:
+        """Record that the error counts entries that were removed while other consumers had them, and that no error has
         named yet. The query claims them when the leases of these consumers have ended, and as many as a batch admits:
         after any number of idle triggers."""
-        found = re.search(r"(\d+) entr\w+ above (\d+-\d+) that other consumers", text)
-        if found is None:
-            return False
-        gone = [
-            entry
-            for name in streams
-            for entry in self._world.model.entries_of(name)
-            if entry.removed_by and (entry.theirs or entry.only_pending) and not entry.named
-        ]
-        counted = [entry for entry in gone if entry.key > id_key(found[2])][: int(found[1])]
-        for entry in counted:
+        if (found := re.search(r"(\d+) entr\w+ above (\d+-\d+) that other consumers", text)) is None:
+            return
+        entries = [entry for name in streams for entry in self._world.model.entries_of(name)]
+        gone = [one for one in entries if one.removed_by and (one.theirs or one.only_pending) and not one.named]
+        for entry in [entry for entry in gone if entry.key > id_key(found[2])][: int(found[1])]:
             entry.named = True
-        return len(counted) == int(found[1])
 
     def _knows_of_a_deletion_above(self, text: str, streams: list[str]) -> bool:
         """Whether the error says that at least one entry above a shared group was deleted, and one was (documented: the
@@ -178,12 +171,15 @@ class Operator:
         # Of an earlier checkpoint, or pieces of a batch that was cut: they wait for a run without noAck.
         return had_pending_list and (query.epoch > 0 or query.was_limited)
 
-    def _is_not_told(self) -> bool:
+    def _is_not_told(self, text: str) -> bool:
         """Whether a batch was cut, or has lost entries before it was complete, of which a sink on another server does
         not know (documented: guarantees.md, two servers). The source does not ask whether a named write is complete
-        before it cuts the batch (documented: guarantees.md, Source)."""
+        before it cuts the batch, or one that a run without maxDeliveries has written (documented: guarantees.md,
+        Source)."""
         model, query = self._world.model, self._world.query
-        if "transaction" in self._world.setup.sink_options and query.was_limited:
+        batch = re.match(r"batch (\d+) of query", text)
+        is_from_before = batch is not None and int(batch[1]) in query.unlimited_batches
+        if query.was_limited and (is_from_before or "transaction" in self._world.setup.sink_options):
             return True
         has_lost = any(entry.removed_by and entry.looked_for for entry in model.entries.values())
         return self._world.setup.sink_elsewhere and (query.was_limited or has_lost)
@@ -307,7 +303,7 @@ class Operator:
     def goes_on_without_commit(self) -> None:
         """Documented: a lenient query whose last commit was lost counts nothing of what it had removed itself."""
         entries = self._world.model.entries.values()
-        self._world.model.excuse([one for one in entries if one.removed_by == REMOVED_WITH_COMMIT], REMOVED_WITH_COMMIT)
+        self._world.model.excuse([one for one in entries if one.removed_by == REMOVED_WITH_COMMIT], Reason.COMMIT_LOST)
 
     def _start_again(self, streams: list[str]) -> None:
         """Start the query again. The error has named the missing entries of its last batch in these streams: later
@@ -329,7 +325,7 @@ class Operator:
         """Start a new checkpoint although nothing is wrong: no error may follow from it."""
         world, model = self._world, self._world.model
         world.tell("   operator: a new checkpoint")
-        may_have_read = self._may_have_read()
+        may_have_read, letters = self._may_have_read(), self._may_be_letters()
         world.query.start_new_checkpoint()
         world.births.restart()
         for name, stream in model.streams.items():
@@ -343,7 +339,8 @@ class Operator:
                 waiting = entry.id in present and (position is None or entry.key > position or entry.id in ours)
                 entry.only_pending = entry.id in ours
                 may_come = waiting or entry.id in seen.pending  # also if others hand it over
-                if (may_come and entry.n in may_have_read) or entry.archived:
+                comes_again = waiting and entry.id not in ours and entry.n in letters
+                if (may_come and entry.n in may_have_read) or comes_again or entry.archived:
                     entry.repeat_reasons.add(Reason.A_NEW_CHECKPOINT)
                 if entry.removed_by and entry.id in ours:
                     # It is read and found missing, also if a batch of the checkpoint before has read it (documented).
@@ -367,6 +364,12 @@ class Operator:
         letters = {entry.n for entry in read if not entry.fits}
         return {row.value[1] for row in self._world.sink.rows()} | of_the_last | letters
 
+    def _may_be_letters(self) -> set[int]:
+        """Return the numbers of entries that are dead letters, or are noted as such. Where the group stands, it may
+        deliver them again."""
+        unfit = {entry.n for entry in self._world.query.entries_since(0) if not entry.fits}
+        return unfit | {letter.entry.n for letter in self._world.letters.all.values()}
+
     def _set_group(self, text: str, streams: list[str]) -> None:
         """Run one of the commands rstream groups create or seek that the error names. The error has named the entries
         that the operator passes over so: a lenient run after it does not count them."""
@@ -379,6 +382,9 @@ class Operator:
             world.client.xgroup_create(
                 name, GROUP, id=position, mkstream=True, entries_read=world.added_to(name, position)
             )
+            for entry in world.model.entries_of(name) if world.query.is_account_unknown(name) else ():
+                if id_key(position) < entry.key <= id_key(world.query.logged(name)):  # of the batch that runs again
+                    entry.repeat_reasons.add(Reason.SHARED_SET_BACK)
         else:
             world.client.xgroup_setid(name, GROUP, id=position, entries_read=world.added_to(name, position))
             value = world.raw.get(key := committed_key(name, GROUP, CONSUMER))

@@ -78,6 +78,7 @@ class Query:
         self.has_removed = False  # a run had onCommit
         self.had_retries = False  # an earlier run had retryDelay: entries may wait
         self.was_limited = False  # an earlier run had maxDeliveries: batches may have been cut
+        self.unlimited_batches = set[int]()  # of this checkpoint: runs without that option have begun to write them
         self.was_unlimited = False  # an operator has taken that option away from it (powers_lists)
         self.runs = self.triggers = 0
         self.until: int | None = None  # last entry of an AvailableNow run
@@ -85,6 +86,7 @@ class Query:
         self.tasks = Tasks(world, self)
         self.takes_a_batch = False
         self.began_with = set[str]()
+        self.back = dict[str, set[int]]()  # by stream, what its group was set back below before this trigger
         self._reader: StreamReader | HistoryReader | None = None
         self._limit: ReadLimit = ReadAllAvailable()
         self._below = set[int]()  # entries that were added below the query's position
@@ -324,7 +326,7 @@ class Query:
         self._look_known()
         self.takes_a_batch = True
         self.triggers += 1
-        back = {name: {*stream.back} for name, stream in self.world.model.streams.items()}
+        self.back = {name: {*stream.back} for name, stream in self.world.model.streams.items()}
         try:
             end = _through_json(self._reader.latestOffset(start, self._limit))
         finally:
@@ -342,7 +344,7 @@ class Query:
         self._names(end)
         self._update_named_streams()
         for name, stream in self.world.model.streams.items():
-            self._went_back(name, stream.back - back.get(name, set()))
+            self._went_back(name, stream.back - self.back.get(name, set()))
         self.world.tick()
         if len(self.offsets) > 1:
             self._reader.commit(self.offsets[-2])
@@ -386,6 +388,8 @@ class Query:
         self._come_late(number, end)
         partitions = list(self._reader.partitions(start, end))
         self.world.tick()
+        if "maxDeliveries" not in self.options:
+            self.unlimited_batches.add(number)
         self.tasks.run(self._reader, number, partitions, (_shown(start), _shown(end)))
         self.world.tick()
         self.committed = number
@@ -491,6 +495,7 @@ class Query:
         """Start a new checkpoint."""
         self.die()
         self.offsets, self.committed, self.newest, self._last_run = [], -1, None, -1
+        self.unlimited_batches.clear()
         self._update_named_streams()
         self.epoch += 1
 

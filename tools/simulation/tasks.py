@@ -217,7 +217,6 @@ class Tasks:
             return
         more = self._changed(number, rows - before, self._may_be_more)
         if self._is_another(more):
-            world.model.excuse([world.model.entries[n] for n in before - rows], Reason.ITS_PLACE_TAKEN)
             world.model.stream(OUT).causes.add("another stream has the place of its input")
         elif more:
             world.fail(f"replay has more | {self._query.mode}", f"batch {number} now has {counted(more)}, too")

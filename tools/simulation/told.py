@@ -525,6 +525,10 @@ CHANGES: Mapping[str, Told] = {
         ("batch 1: 6", "the end"), "trigger", "trigger", Step("evict", choice=0.6), Step("kill"), more(1), "trigger",
         mode="DEADLETTER", deadLetterStream="dead",
     ),
+    "what waits for a retry is deleted": told(
+        "rstream:retry:{s:0}:g:1", "misfit", "trigger", "trigger", deleted("rstream:retry:*"), Step("wait", how=0.5),
+        "trigger", "trigger", retryDelay="30s", never="XADD dead", **LETTERS,
+    ),
     "restored without a dead letter": told(
         ("XADD dead", "was deleted while a batch", "XADD dead"), "misfit", "trigger", Step("backup"), more(1),
         "trigger", Step("kill"), Step("restore"), "trigger", mode="DEADLETTER", deadLetterStream="dead", **LENIENT,

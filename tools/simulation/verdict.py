@@ -81,9 +81,11 @@ def at_peace(world: World) -> None:
                 seen, causes = world.see(name), model.streams[name].causes
                 pending = model.entries_of(name, seen.pending)  # for others: a claim notices it later
                 is_below = id_key(seen.position or "0-0") < id_key(query.logged(name))  # noticed with the next entry
-                model.streams[name].causes = {entry.removed_by for entry in pending if entry.removed_by} | (
-                    {"group set back"} & causes if is_below else set()
-                )
+                # What others have read since the last batch, the checkpoint does not know.
+                is_above = id_key(seen.position or "0-0") > id_key(query.logged(name))
+                lasting = {"group set back"} if is_below else {"others read"} if is_above else set[str]()
+                model.streams[name].causes = {entry.removed_by for entry in pending if entry.removed_by}
+                model.streams[name].causes |= lasting & causes
             model.streams[name].skipped.clear()
             model.streams[name].gone.clear()
             model.streams[name].back.clear()
@@ -217,7 +219,8 @@ def _facts_at_peace(world: World, entry: Entry, is_lenient: bool) -> Facts:
         facts.may_count |= {Reason.EARLY}
     if not entry.settled and entry.removed_unacknowledged and Reason.DROPPED in entry.excuses:
         facts.may_count |= {Reason.DROPPED}  # nobody knows that it would have been
-    if not entry.settled and entry.looked_for and (facts.rows or Reason.DROPPED in entry.excuses):
+    is_there = facts.rows or entry.excuses & {Reason.DROPPED, Reason.A_LETTER}
+    if not entry.settled and entry.looked_for and is_there:
         facts.may_count |= {Reason.MISSED_BY_ONE}
     return facts
 

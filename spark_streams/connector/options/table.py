@@ -416,7 +416,8 @@ ACCESS: tuple[Option, ...] = (
         "credentialProvider",
         parsers.function,
         "`module:function`, which returns a `redis.CredentialProvider`, on the driver and on each executor. It is "
-        "called for each new connection, so tokens may expire ([logins](access.md#logins)).",
+        "called for each new connection, so tokens may expire "
+        "([identities](../guide/security.md#log-in-with-an-identity-of-a-cloud)).",
     ),
     Option(
         "replyTimeout",

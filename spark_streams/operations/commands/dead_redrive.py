@@ -95,9 +95,9 @@ def redrive(
 
     A dead letter is written as an entry with its original fields, then deleted. The new entry has one more field,
     dl.redriven, with the number of redrives and the IDs of dead letter and first entry. It goes to its original stream
-    (dl.stream) if a query or consumer has recorded that dead letters of that stream and group are written here. Any
-    other target must be named with --allow or --to: the command is printed. If all dead letters stay, the exit code is
-    3. A redrive never writes to keys rstream:*.
+    (dl.stream) if a query or consumer has recorded this origin: that dead letters of that stream and group are written
+    here. Any other target must be named with --allow or --to: the command is printed. If all dead letters stay, the
+    exit code is 3. A redrive never writes to keys rstream:*.
 
     All groups of the target stream receive the entry, also those that have processed it before. To avoid that, write to
     another stream with --to.

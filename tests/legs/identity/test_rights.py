@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spark_streams import dead_letters
+from spark_streams.base.ids import MIN_ID
 from spark_streams.cli import main
 from spark_streams.connector.admin import groups as group_snapshot
 from spark_streams.connector.errors import NotPermittedError
@@ -22,18 +23,19 @@ from spark_streams.connector.sink.batch_commit import begin_job, begin_run, rows
 from spark_streams.connector.sink.chunk_writer import append
 from spark_streams.connector.source.commit_mark import committed_key
 from spark_streams.connector.source.stream_names import PatternRead
+from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect
 from spark_streams.operations.groups import unused
+from spark_streams.operations.monitor.last_entries import Follower
 from tests.connector.sink.writing import batch_of, close, frame, numbers, options, write
 from tests.connector.source.limited_user import read_in_all_ways
 from tests.holding import OLD, hold
-from tests.legs.identity.documented_rights import RIGHTS, as_user, besides, documented, rights
+from tests.legs.identity.documented_rights import as_user, besides, documented, rights
 from tests.operations.console.process import running_console
 from tools.driving import ALL, add, drain, forget_all, reader
+from tools.rights import LINES, ROLES, rights_of
 from tools.sending import before_sending
 from tools.servers.server import Server
-
-ROLES = {"reader", "writer", "redrive", "looker", "exporter", "operator"}
 
 
 @pytest.fixture
@@ -77,7 +79,7 @@ def refusals(server: Server) -> list[tuple[str, str]]:
 
 
 def test_the_docs_have_a_user_for_each_role_with_no_category_and_no_wide_pattern() -> None:
-    assert set(documented()) == ROLES
+    assert documented() == {role: rights_of(role) for role in ROLES}
     for words in documented().values():
         assert words[0] == "reset"
         assert not [word for word in words if word.startswith(("+@", "allkeys", "allcommands"))]
@@ -174,24 +176,7 @@ def test_the_way_back(filled: Server) -> None:
     assert refusals(filled) == []
 
 
-# Each command that connects, as the users of these roles run it: `{id}` is of an entry, `out` is what a writer has.
-LINES = {
-    "looker": (
-        "streams", "shards", "show s", "where s {id}", "tail s --last 3", "lag", "lag s --group g", "lag s --over 1s",
-        "lag s --max 100 --max-seconds 1000", "pending s", "pending s --group g --entries 3", "top --once",
-        "wait s --group g --for 1s", "dead list", "dead show dead", "dead export dead", "export s -", "groups list s",
-        "init etl --stream s",
-    ),
-    "exporter": ("exporter --once",),
-    "writer": ("add out n=1", "import x.jsonl out --yes"),
-    "looker writer": ("copy s out --yes",),
-    "redrive": ("dead redrive dead", "dead redrive dead --limit 1 --yes", "dead purge dead --limit 1 --yes"),
-    "operator": (
-        "replay s --group g --from earliest --yes", "groups create s --group new --yes", "groups prune s --idle 1d",
-        "groups seek s --group g --to latest --yes", "groups claim s --group g --from spark --to bob --yes",
-        "groups ack s --group g --consumer spark --last-id 99999999999999-0 --yes", "groups delete s --group g --yes",
-    ),
-}  # fmt: skip
+# Commands that other tests run, or that need no role.
 OF_OTHERS = {
     "console": "test_the_console_needs_the_rights_of_the_exporter",
     "doctor": "test_the_doctor_finds_nothing_missing",
@@ -219,14 +204,6 @@ def names_of_commands(command: click.Command, name: str = "") -> Iterator[str]:
 def test_each_command_is_run_with_exactly_the_rights_of_a_role() -> None:
     run = {word for lines in LINES.values() for line in lines for word in line.split()[:2]}
     assert set(names_of_commands(main)) - {*run, *OF_OTHERS} == set()
-    page = RIGHTS.read_text(encoding="utf-8")
-    for role, lines in LINES.items():
-        for one in role.split():
-            section = page.partition(f"### {one}\n")[2].partition("\n### ")[0].partition("```sh")[0]
-            for line in lines:
-                words = [word for word in line.split()[:2] if word in set(names_of_commands(main))]
-                assert words
-                assert any(f"{word}`" in section or f"`{word} " in section for word in words) or one == "exporter"
 
 
 @pytest.mark.parametrize(("roles", "line"), [(roles, line) for roles, lines in LINES.items() for line in lines])
@@ -241,6 +218,35 @@ def test_a_command_of_a_role(
     ran = rstream(limited, line.replace("{id}", first))
     assert ran.exit_code == 0, ran.output
     assert "no right" not in ran.output
+    assert [one for one in refusals(filled) if not is_done_without(one)] == []
+
+
+def test_who_looks_may_follow(filled: Server) -> None:
+    """`rstream tail -f`, and `rstream wait` while there is nothing to read, send XREAD."""
+    limited = as_user(filled, *rights("looker"))
+    with connect(Address.parse(limited.url)) as server:
+        assert [entry.stream for entry in Follower({"dead": MIN_ID}).step(server, 10)] == ["dead"] * 3
+    with filled.client() as admin:
+        admin.xgroup_create("s", "done", "$")
+    ran = rstream(limited, "wait s --group done --for 1s")
+    assert ran.exit_code == 3, ran.output
+    assert refusals(filled) == []
+
+
+@pytest.mark.parametrize(
+    ("roles", "more", "line"),
+    [
+        (("looker", "writer", "operator"), "", "copy s out --groups --yes"),
+        (("looker",), "`looker`, for `rstream export --with-groups`", "export s x.jsonl --with-groups"),
+    ],
+)
+def test_groups_of_a_stream_are_copied(
+    filled: Server, roles: tuple[str, ...], more: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = [word for role in roles for word in rights(role, stream="out" if role == "operator" else "s")]
+    ran = rstream(as_user(filled, *words, *(besides(more).split() if more else ())), line)
+    assert ran.exit_code == 0, ran.output
     assert [one for one in refusals(filled) if not is_done_without(one)] == []
 
 

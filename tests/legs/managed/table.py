@@ -123,7 +123,7 @@ def page(found: Mapping[str, Found], with_spark: list[str]) -> str:
         "A list names all commands, or only exceptions. An undated page has the date when a copy was read.",
         "",
         f"Tried: {', '.join(CAPABILITIES)}. What the last two columns do not name works. [Errors](errors.md) says",
-        "what to do.",
+        "what to do, [options](options.md#noAck) what noAck is.",
         "",
         "| Service | Version, tried on | List, date | Works in another way: cost | Refused: error |",
         "|---|---|---|---|---|",

@@ -120,6 +120,7 @@ GOOD = b'{"id":"1-1","fields":{"a":"1"}}\n'
         (b'{"id":"2-1","fields":{}}', "no field"),
         (b'{"id":"2-1","fields":[["a"]]}', "list of [name, value]"),
         (b'{"id":"2-1"}', "an entry is a JSON object"),
+        (b'{"customer":"ann"}', "rstream add STREAM -"),
         (b'{"id":2,"fields":{"a":"b"}}', "an entry is a JSON object"),
         (b"[1]", "an entry is a JSON object"),
         (b"[" * 100_000, "nested too deeply"),

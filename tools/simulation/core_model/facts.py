@@ -151,7 +151,7 @@ def moved_since(start: Offset, look: Look) -> Offset | None:
     if not (mark.is_seek or is_of_last_batch):
         return None
     before = start
-    if start.number:  # numbers go on after that of a seek
+    if start.number or not mark.is_seek:  # numbers go on after that of a seek, or of an older copy
         start = replace(start, number=max(start.number, mark.number))
     if mark.id == start.position:
         return start.account() if (mark.is_seek and start.checkpoint) or start != before else None

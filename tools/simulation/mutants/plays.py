@@ -39,7 +39,7 @@ from tools.simulation.told import TOLD, missing
 _ADDED = ("", "+faults", "+renew", "+renew+faults")  # to plans of seeds, in turns
 SINKS = ("recorder", "once")
 SEEDS_OF_CORE = 2  # of each scenario
-_ENDLESS = 20.0  # seconds of processor time for one play
+_ENDLESS = 10.0  # seconds of processor time for one play; those that end take 3 at most
 _RIM = ("operations/", "connector/admin/", "connector/retention.py")  # files whose mutants lives of commands look for
 # A test is run with modules that this process has imported before.
 _QUIETLY = ("-x", "-p", "no:cacheprovider", "-o", "addopts=", "-W", "ignore::pytest.PytestAssertRewriteWarning")

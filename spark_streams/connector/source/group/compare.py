@@ -86,7 +86,8 @@ def moved_since_checkpoint(at: StreamOffset, snapshot: StreamSnapshot, is_logged
     is_of_last_batch = Standing(at, mark).is_known or mark.number == at.number == 0
     if not (mark.is_seek or is_of_last_batch):
         return None
-    before, at = at, at._replace(number=max(at.number, mark.number if at.number else 0))
+    # A run with an older copy, from before the first batch, has moved the number, too.
+    before, at = at, at._replace(number=max(at.number, mark.number if at.number or not mark.is_seek else 0))
     if mark.id == at.position:
         return at if (mark.is_seek and is_logged) or at != before else None
     is_there = group.last_delivered == mark.id and not group.others
@@ -134,7 +135,9 @@ class _Comparison:
         added = head.added or 0
         standing = Standing(at, self.snapshot.mark)
         if is_ahead(at, head) and (added >= at.added if group is None else not standing.is_older):
-            return None if group is not None else (Kind.GROUP_MISSING, 0)
+            if group is None:
+                return Kind.GROUP_MISSING, 0
+            return (Kind.GROUP_BELOW, 0) if group.last_delivered < at.position else None
         is_other = head.last < at.position or added < at.added
         if group is None:
             lost = lost_above(head, at.position, at.read) or 0
@@ -266,11 +269,13 @@ def _without_lost(lost: int, at: StreamOffset, snapshot: StreamSnapshot, is_alon
 
 def is_proved_below(at: StreamOffset, head: StreamState, has_entry: bool) -> bool | None:
     """Whether the group of a query that is alone may be set to the checkpoint above it: all entries up to there exist,
-    or have left in their order. None: some are missing. has_entry: the stream holds the entry at the position."""
+    or have left in their order. None: some are missing. has_entry: the stream holds the entry at the position. If the
+    query begins above all entries, it need not."""
     first = head.first or MIN_ID
-    if not has_entry and head.length and first <= at.position > head.deleted:
+    is_there = has_entry or is_ahead(at, head)
+    if not is_there and head.length and first <= at.position > head.deleted:
         return None
-    return has_entry or first > at.position or head.length == 0
+    return is_there or first > at.position or head.length == 0
 
 
 def at_end(at: StreamOffset, snapshot: StreamSnapshot) -> StreamOffset:

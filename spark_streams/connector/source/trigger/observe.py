@@ -160,23 +160,29 @@ class _Comparing:
             moves = self._moves()
             findings = {} if moves else self._confirmed_findings()
             losses.refuse(_reportable(findings))
-            forgets_ranges = any(finding.kind is not Kind.ENTRIES_LOST for finding in findings.values())
-            # A run that knows what it has read acknowledges while tasks run, unless the ranges are forgotten before.
-            is_open, entries = not self.run.has_acknowledged(self.start), 0
-            if is_open and (moves or forgets_ranges or not self.run.is_known):
-                logged = LoggedBatch.of_run(self.client, self.start, self.run, self.seen)
-                self.run, entries = self.observer.acknowledging.at_once(self.client, logged)
-            if entries:  # missing marks are written; what else was found may have changed
-                moves, findings = {}, {stream: found for stream, found in findings.items() if found.is_unmarked}
+            has_acknowledged = self._acknowledge(moves, findings)
+            if has_acknowledged:  # missing marks are written
+                findings = {stream: found for stream, found in findings.items() if found.is_unmarked}
             losses.report(*_reportable(findings))
-            if moves:
-                self._follow(moves)
-            elif findings and not entries:
-                self._repair(findings)
-            elif not entries:
-                return self._agreed()
+            if not has_acknowledged:  # else what was found may have changed
+                if moves:
+                    self._follow(moves)
+                elif findings:
+                    self._repair(findings)
+                else:
+                    return self._agreed()
             self.seen = self._snapshots(self.streams)
         raise self._still_changes(findings)
+
+    def _acknowledge(self, moves: Mapping[str, Repair], findings: Mapping[str, Finding]) -> bool:
+        """Acknowledge the last batch, and return whether it had entries. A run that knows what it has read does so
+        while tasks run, unless a repair forgets the ranges before."""
+        forgets_ranges = moves or any(finding.kind is not Kind.ENTRIES_LOST for finding in findings.values())
+        if self.run.has_acknowledged(self.start) or (self.run.is_known and not forgets_ranges):
+            return False
+        logged = LoggedBatch.of_run(self.client, self.start, self.run, self.seen)
+        self.run, entries = self.observer.acknowledging.at_once(self.client, logged)
+        return entries > 0
 
     def _agreed(self) -> QueryState:
         """Return the state. Nothing is wrong any more, and what is committed is acknowledged, unless it can wait until
@@ -348,7 +354,8 @@ class _Comparing:
         if gone or any(repair.at != before.at.get(stream) for stream, repair in repairs.items()):
             is_corrected = True
         self.start, reported = start, {**self.run.reported_deletions, **deletions}
-        self.run = replace(self.run, start=start, is_corrected=is_corrected, reported_deletions=reported)
+        run = self.run.unknown() if there else self.run  # the server was restored
+        self.run = replace(run, start=start, is_corrected=is_corrected, reported_deletions=reported)
 
     def _still_changes(self, findings: Mapping[str, Finding]) -> StreamStateError:
         place, names = self.observer.losses.place, self.observer.stream_set.names

@@ -205,8 +205,8 @@ def prune(
     """Delete groups of STREAM (a name or a pattern; default: all streams) that were not read from for --idle.
 
     A group stays if a running query uses it, or if a consumer was active within the time. Otherwise it is deleted if an
-    entry is pending for that time, or an undelivered entry is that old. Other groups, and those of noAck queries, stay
-    and are named: a client may be waiting. rstream groups delete can delete them.
+    entry is pending for that time, or an undelivered entry is that old. Other groups, and those without a pending list
+    (noAck), stay and are named: a client may be waiting. rstream groups delete can delete them.
 
     As rstream groups delete does, it also deletes the group's pending entries, consumers and keys.
 
@@ -371,8 +371,9 @@ def trim(names: tuple[str, ...], acked: bool, exact: bool, yes: bool, only: Only
     """Remove the entries of STREAM (a name or a pattern; default: all streams) that no group needs any more.
 
     An entry is removed if every group of its stream has received and acknowledged it. Entries stay that are pending,
-    that a group has not received, or that a query with noAck has not committed. A stream without groups stays whole,
-    and so do dead letters and entries that wait for a retry. Queries may run, and the server's memory may be full.
+    that a group has not received, or that a query without a pending list (noAck) has not committed. A stream without
+    groups stays whole, and so do dead letters and entries that wait for a retry. Queries may run, and the server's
+    memory may be full.
 
     \b
     acknowledged  entries that no group needs, and that are removed (? before Redis 7)

@@ -136,6 +136,10 @@ def test_a_query_that_begins_above_all_entries_loses_none_below() -> None:
     begins = StreamOffset(entry(30), 0, "unknown", None, 20)
     for head in (stream(), stream(last=25, added=25), stream(first=22, last=25, added=25)):
         assert compare("s", begins, StreamSnapshot(head, group(30, 0), begins.mark), NOTHING_ABOVE) is None
+        below = compare("s", begins, StreamSnapshot(head, group(5), begins.mark), NOTHING_ABOVE)
+        assert below is not None
+        assert below.kind is Kind.GROUP_BELOW
+        assert is_proved_below(begins, head, has_entry=False)
         older = compare("s", begins, StreamSnapshot(head, group(30, 0), OLDER), NOTHING_ABOVE)
         assert older is not None
         assert older.kind is Kind.CHECKPOINT_OLDER

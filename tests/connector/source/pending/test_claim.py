@@ -285,6 +285,23 @@ def test_entries_that_were_deleted_before_they_could_be_claimed_are_an_error_or_
     assert consumers(client) == {"bob": 0, "spark": 0}
 
 
+def test_entries_that_are_deleted_between_the_look_and_the_claim_are_counted(
+    server: Server, client: redis.Redis, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = add(client, 8)
+    left_by_bob(client, 4)
+    honest = claim.transact
+
+    def too_late(*given: Any) -> Any:
+        client.xdel("s", ids[1], ids[2])
+        return honest(*given)
+
+    monkeypatch.setattr(claim, "transact", too_late)
+    lenient = reader(server, claimIdle=IDLE, failOnDataLoss="false")
+    assert drain(lenient) == [[0, 3, 4, 5, 6, 7]]
+    assert lenient.reportLatestOffset()["lost"] == {"s": 2}
+
+
 def test_deleted_entries_are_counted_also_if_the_reply_to_their_claim_is_lost(
     server: Server, client: redis.Redis, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -276,6 +276,7 @@ def test_a_batch_that_was_cut_reads_its_pieces_again(server: Server, client: red
     for _ in range(4):
         again = reader(server, **options)
         again.partitions(start, end)
+    assert not due_notes(client)
     numbers = [n for batch in drain(again, start=end) for n in batch]
     assert sorted(numbers) == list(range(30))
     assert dead_numbers(client) == ["bad 0", "bad 1"]

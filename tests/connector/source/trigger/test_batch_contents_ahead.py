@@ -133,6 +133,26 @@ def test_entries_that_are_trimmed_before_the_group_comes_to_them_are_noticed(
     assert lenient.reportLatestOffset()["lost"] == {"s": 15}
 
 
+def test_a_group_that_was_moved_before_its_next_entries_are_reserved_is_noticed(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is reserved behind a move would hide it."""
+    ids = add(client, 40)
+    one = reader(server)
+    start = one.initialOffset()
+    asked = batch_contents.fetch_state
+
+    def moving(*given: Any, **named: Any) -> Any:
+        client.xgroup_setid("s", "g", ids[19], entries_read=20)
+        return asked(*given, **named)
+
+    monkeypatch.setattr(batch_contents, "fetch_state", moving)
+    first = one.latestOffset(start, TEN)
+    assert reserved(one, client, first) == 0
+    with pytest.raises(DataLossError, match="above the checkpoint's"):
+        one.latestOffset(first, TEN)
+
+
 def test_entries_that_are_deleted_when_they_are_reserved_are_missed(server: Server, client: redis.Redis) -> None:
     ids = add(client, 30)
     one, _, first = begun(server, failOnDataLoss="false")

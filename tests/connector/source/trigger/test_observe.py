@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import redis
 
-from spark_streams.connector.errors import DataLossError
+from spark_streams.connector.errors import DataLossError, StreamStateError
 from spark_streams.connector.source.commit_mark import Mark
 from spark_streams.connector.source.offset import Offset, StreamOffset
 from spark_streams.connector.source.stream_reader import StreamReader
+from spark_streams.connector.source.trigger import observe
 from spark_streams.connector.spark.data_source import ReadMaxRows
 from spark_streams.connector.wire.connection import Connection
 from tests.remedies import carry_out
@@ -112,6 +113,62 @@ def test_the_newer_checkpoint_is_noticed_after_an_older_copy_was_used(
         reader(server, limits=NEVER_AHEAD).latestOffset(log[4], TEN)
     stop_all()
     assert reader(server, limits=NEVER_AHEAD).latestOffset(end, TEN) != end
+
+
+def test_what_has_left_above_an_older_copy_is_counted(server: Server, client: redis.Redis) -> None:
+    ids = add(client, 50)
+    log = batches(reader(server, limits=NEVER_AHEAD), 4)
+    stop_all()
+    client.xtrim("s", minid=ids[25], approximate=False)
+    older = reader(server, limits=NEVER_AHEAD, **LENIENT)
+    assert drain(older, 10, log[2]) == [list(range(25, 35)), list(range(35, 45)), list(range(45, 50))]
+    assert older.reportLatestOffset()["lost"] == {"s": 5}
+
+
+def test_a_missing_group_that_is_there_again_is_not_marked(
+    server: Server, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server was restored between the look and the repair. The last batch is pending again: its mark would hide
+    that."""
+    ids = add(client, 50)
+    one = reader(server, limits=NEVER_AHEAD)
+    log = batches(one, 3)
+    before = client.get(MARK)
+    end = one.latestOffset(log[3], TEN)
+    assert read(one, log[3], end) == list(range(30, 40))
+    stop_all()
+    client.xgroup_destroy("s", "g")
+    honest = observe.carry_out
+
+    def restored(*given: Any) -> Any:
+        monkeypatch.setattr(observe, "carry_out", honest)
+        client.set(MARK, before)
+        client.xgroup_create("s", "g", ids[29], entries_read=30)
+        client.xreadgroup("g", "spark", {"s": ">"}, count=10)
+        return honest(*given)
+
+    monkeypatch.setattr(observe, "carry_out", restored)
+    assert drain(reader(server, limits=NEVER_AHEAD, **LENIENT), 10, end) == [list(range(40, 50))]
+    assert pending_count(client) == 0
+
+
+def test_an_older_copy_from_before_the_first_batch_of_a_stream_reads_it_once(
+    server: Server, client: redis.Redis
+) -> None:
+    """Also if it is killed before Spark has logged that the numbers go on after those of the newer one."""
+    add(client, 10, "t")
+    options = {"streams": "s,t", "startingOffsets": "5-5", **LENIENT}
+    log = batches(reader(server, limits=NEVER_AHEAD, **options), 1)
+    add(client, 10)
+    log = batches(reader(server, limits=NEVER_AHEAD, **options), 1, log[1])
+    assert reader(server, limits=NEVER_AHEAD, **options).latestOffset(log[1], TEN) == log[1]
+    for _ in range(2):  # the second one is killed
+        stop_all()
+        older = reader(server, limits=NEVER_AHEAD, **options)
+        end = older.latestOffset(log[0], TEN)
+    assert read(older, log[0], end) == list(range(10))
+    stop_all()
+    assert drain(reader(server, limits=NEVER_AHEAD, **options), start=end) == []
 
 
 def test_an_earlier_checkpoint_is_noticed_after_a_new_one_has_followed_a_seek(
@@ -307,6 +364,29 @@ def test_a_group_that_was_set_back_is_set_to_the_checkpoint(server: Server, clie
     assert pending_count(client) == 0
 
 
+@pytest.mark.parametrize("others", [False, True])
+def test_a_group_that_was_set_back_below_a_start_that_lies_ahead_is_set_there(
+    server: Server, client: redis.Redis, others: bool
+) -> None:
+    """What it delivers there is not for the query, and would stay pending. A shared group says so."""
+    one = reader(server, startingOffsets="1000-0")
+    at = one.initialOffset()
+    assert one.latestOffset(at, ALL) == at
+    if others:
+        client.xgroup_createconsumer("s", "g", "bob")
+    client.xgroup_setid("s", "g", "0")
+    for n in range(3):
+        client.xadd("s", {"n": -1}, id=f"{n + 1}-0")
+    if others:
+        with pytest.raises(StreamStateError, match="is at 0-0, below the checkpoint's 1000-0"):
+            one.latestOffset(at, ALL)
+        return
+    assert one.latestOffset(at, ALL) == at
+    assert pending_count(client) == 0
+    client.xadd("s", {"n": 7}, id="1001-0")
+    assert drain(one, start=at) == [[7]]
+
+
 def restore(client: redis.Redis, dump: bytes) -> None:
     """The server comes back as it was."""
     client.restore("s", 0, dump, replace=True)
@@ -472,6 +552,34 @@ def test_a_stream_that_was_left_out_and_is_missing_stops_no_run_whose_connection
     client.client_kill_filter(_type="normal", skipme=True)
     last = one.latestOffset(end, ALL)
     assert (read(one, end, last), sorted(last["streams"])) == ([1], ["t"])
+
+
+def test_what_others_have_read_while_a_run_looked_is_no_loss_once_they_have_left(
+    server: Server, client: redis.Redis
+) -> None:
+    """The run has seen them, and no batch has."""
+    add(client, 2)
+    one = reader(server, limits=NEVER_AHEAD)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    assert read(one, start, end) == [0, 1]
+    assert one.latestOffset(end, ALL) == end
+    ids = add(client, 3, first=2)
+    client.xreadgroup("g", "bob", {"s": ">"})
+    client.xack("s", "g", *ids)
+    assert one.latestOffset(end, ALL) == end
+    client.xgroup_delconsumer("s", "g", "bob")
+    assert one.latestOffset(end, ALL) == end
+    add(client, 2, first=5)
+    later = one.latestOffset(end, ALL)
+    assert read(one, end, later) == [5, 6]
+    assert one.latestOffset(later, ALL) == later
+    gone = add(client, 2, first=7)
+    client.xdel("s", gone[0])
+    last = one.latestOffset(later, ALL)
+    assert read(one, later, last) == [8]
+    with pytest.raises(DataLossError, match="1 entry above"):
+        one.latestOffset(last, ALL)
 
 
 def test_what_is_handed_to_a_query_that_has_just_begun_is_read(server: Server, client: redis.Redis) -> None:
