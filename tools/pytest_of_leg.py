@@ -26,6 +26,8 @@ LEG_OF_MARKER = {
     "extras": "--extras",
     "browser": "--console",
     "network": "--network",
+    "debezium": "--debezium",
+    "clients": "--clients",
 }
 _NOT_RUN = pytest.StashKey[Counter[str]]()
 

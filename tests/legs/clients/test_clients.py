@@ -14,7 +14,7 @@ from tools.servers.server import Server, running_redis, serving, skip_without_re
 
 NEWEST = "redis-8.6"
 
-pytestmark = pytest.mark.network
+pytestmark = pytest.mark.clients
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ SESSIONS, PHASES = 3, 5
 STATEMENTS = int(os.environ.get("RSTREAM_CHANGES") or 20_000)
 END = "the end of it"
 
-pytestmark = [pytest.mark.spark, pytest.mark.network]
+pytestmark = [pytest.mark.spark, pytest.mark.debezium]
 
 
 @pytest.fixture
