@@ -27,6 +27,8 @@ LEG_OF_MARKER = {
     "browser": "--console",
     "network": "--network",
     "peers": "--peers",
+    "debezium": "--debezium",
+    "clients": "--clients",
 }
 _NOT_RUN = pytest.StashKey[Counter[str]]()
 

@@ -23,6 +23,7 @@ import spark_streams
 STREAM = "example:shop.public.customers"
 DEAD = f"{STREAM}:dead"
 COLUMNS = "id BIGINT, name STRING, credit DECIMAL(10,2)"
+OPTIONS = {}  # of spark_streams.debezium: {"timestamps": "us", "decimals": "text"} for events without a schema
 TABLE = pa.schema({"id": pa.int64(), "name": pa.string(), "credit": pa.decimal128(10, 2), "_order": pa.string()})
 VALUES = ("name", "credit")
 
@@ -104,7 +105,7 @@ def into_latest(spark: SparkSession, url: str, path: str) -> DataStreamWriter:
         .load()
         .withColumn("_read_at", F.current_timestamp())
     )
-    return entries.transform(spark_streams.debezium, COLUMNS).writeStream.foreachBatch(merging(url, path))
+    return entries.transform(spark_streams.debezium, COLUMNS, **OPTIONS).writeStream.foreachBatch(merging(url, path))
 
 
 def rows_in(path: str) -> list[dict]:

@@ -39,9 +39,12 @@ for _reason, _names in _REASONS.items():
     REFUSED.update(dict.fromkeys(_names.encode().split(), _reason.encode()))
 
 
+@command("asking", 1, "fast")
+@command("readonly", 1, "fast loading stale")
+@command("readwrite", 1, "fast loading stale")
 @command("cluster", -2, "loading")
 def cluster(engine: Engine, client: Client, args: list[bytes]) -> Reply:
-    """CLUSTER …: this is no cluster."""
+    """ASKING, READONLY, READWRITE, CLUSTER …: this is no cluster."""
     raise CommandError("ERR This instance has cluster support disabled")
 
 
