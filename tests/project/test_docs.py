@@ -167,7 +167,7 @@ def test_each_page_is_one_click_from_the_first() -> None:
 
 
 MOST_WORDS = 1_200
-MOST_WORDS_OF_ALL = 58_225
+MOST_WORDS_OF_ALL = 58_270
 MOST_LINES_OF_README = 100
 MOST_WORDS_IN_A_SENTENCE = 25
 GUIDE = sorted((DOCS / "guide").glob("*.md"))
