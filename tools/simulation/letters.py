@@ -164,19 +164,23 @@ class Letters:
             if letter.entry in entries:
                 letter.again.add(why)
 
-    def set_back(self, last: int = 0) -> None:
+    def copies(self) -> dict[tuple[str, Place], list[Entry | str]]:
+        """Return what was made of each dead letter, by its ID and its entry."""
+        return {(letter.id, letter.entry.place): [*letter.copies] for letter in self.all.values()}
+
+    def set_back(self, copies: Mapping[tuple[str, Place], list[Entry | str]] = {}) -> None:
         """The server has another state now: what it holds is what counts. Redrives that run lose their connections.
-        last: the newest entry when it was in that state: one before that it does not hold had left its stream by then.
+        copies: what had been made of its dead letters when it was in that state, also if it has left its stream since.
         """
         self._world.redrives.cut()
         self._forgotten = {n for n in self._sources if not self._exists(self._world.model.entries[n])}
         self.all = {}
         for entry_id, fields in self._entries(DEAD):
-            letter = self._ever.get((entry_id, (fields["dl.stream"], fields["dl.id"])))
+            known = entry_id, (fields["dl.stream"], fields["dl.id"])
+            letter = self._ever.get(known)
             if letter is not None:
-                letter.is_gone = False
-                left = [copy for copy in letter.made if isinstance(copy, Entry) and copy.n <= last]
-                letter.copies = [copy for copy in letter.made if copy in left or self._exists(copy)]
+                letter.is_gone, then = False, copies.get(known, ())
+                letter.copies = [copy for copy in letter.made if copy in then or self._exists(copy)]
                 self.all[entry_id] = letter
             else:
                 self._add(entry_id, fields)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from spark_streams.connector.keys import key_beside
 from spark_streams.connector.source.commit_mark import committed_key
 from spark_streams.connector.source.pending.poison_record import PoisonState
-from spark_streams.operations.verify.history import id_key
+from spark_streams.operations.verify.history import Place, id_key
 from tools.key_copies import Command, copies, make_again
 from tools.simulation.at_peace import unnoticed
 from tools.simulation.in_process.cluster import ClusterServer
@@ -106,11 +106,13 @@ _WITH_ITS_STREAM = ("vanished", "flushed")
 
 @dataclass(frozen=True)
 class Backup:
-    """The server at one moment. keys: commands that restore its keys; alive: entries in streams; last: newest entry."""
+    """The server at one moment. keys: commands that restore its keys; alive: entries in streams; last: newest entry;
+    copies: what had been made of its dead letters (Letters.copies)."""
 
     keys: list[Command]
     alive: frozenset[int]
     last: int
+    copies: Mapping[tuple[str, Place], list[Entry | str]]
 
 
 def vanish(world: World, step: Step) -> None:
@@ -181,7 +183,7 @@ def promote_beside(world: World, step: Step) -> None:
 def _state(world: World) -> Backup:
     keys = copies(world.raw, world.raw.scan_iter(count=1000))
     alive = frozenset(entry.n for entry in world.model.entries.values() if not entry.removed_by)
-    return Backup(keys, alive, len(world.model.entries))
+    return Backup(keys, alive, len(world.model.entries), world.letters.copies())
 
 
 def restore(world: World, step: Step) -> None:
@@ -226,7 +228,7 @@ def _with_keys_of(world: World, names: Sequence[str], is_put_back: Callable[[byt
     assert then is not None
     own = {entry.n for name in names for entry in world.model.entries_of(name)}
     keys = [*(one for one in now.keys if not is_put_back(one[1])), *(one for one in then.keys if is_put_back(one[1]))]
-    return Backup(keys, (now.alive - own) | (then.alive & own), then.last)
+    return Backup(keys, (now.alive - own) | (then.alive & own), then.last, then.copies)
 
 
 def _set_back(world: World, to: Backup) -> None:
@@ -237,7 +239,7 @@ def _set_back(world: World, to: Backup) -> None:
     noted = world.letters.noted()
     world.client.flushall()
     make_again(world.raw, to.keys)
-    world.letters.set_back(to.last)
+    world.letters.set_back(to.copies)
     world.letters.lost_notes(noted)
     _lost_by_the_sink(world, written)
     is_other_record = _record(world) != record
