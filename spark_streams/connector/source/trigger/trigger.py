@@ -200,9 +200,7 @@ def end_of_batch(
     for stream, before in state.groups.items():
         group = contents.after.get(stream, before)
         if stream in contents.new or stream in contents.old:
-            ours = [at[stream].position, *(part.last for part in state.above.get(stream, ()))]
-            is_alone = before.last_delivered <= ours[-1] and not group.others  # else they have read, and left since
-            at[stream] = _after_batch(at[stream], contents, stream, group, role.token_of(token), is_alone)
+            at[stream] = _after_batch(at[stream], contents, stream, group, role.token_of(token))
         elif group.others and at[stream].read is not None:  # they may read on, and leave before the next batch
             at[stream] = at[stream]._replace(read=None, group_read=at[stream].read or 0)
     is_acknowledged = state.is_acknowledged or not start.token
@@ -237,9 +235,7 @@ def _known_of(stream: str, state: QueryState, contents: BatchContents) -> int:
     return sum(part.count for part in unacknowledged) + state.old.get(stream, 0) + (0 if new is None else new.count)
 
 
-def _after_batch(
-    at: StreamOffset, contents: BatchContents, stream: str, group: GroupState, token: str, is_alone: bool
-) -> StreamOffset:
+def _after_batch(at: StreamOffset, contents: BatchContents, stream: str, group: GroupState, token: str) -> StreamOffset:
     """Return where the query is in a stream after a batch.
 
     number: of the stream's batches, one more.
@@ -250,7 +246,7 @@ def _after_batch(
     """
     new = contents.new.get(stream)
     position = at.position if new is None else new.last
-    read = None if at.read is None or not is_alone else at.read + (0 if new is None else new.count)
+    read = None if at.read is None or group.others else at.read + (0 if new is None else new.count)
     missed = at.missed
     is_at_group = group.last_delivered == position
     if read is not None and group.entries_read is not None and is_at_group:

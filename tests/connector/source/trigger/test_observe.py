@@ -554,34 +554,6 @@ def test_a_stream_that_was_left_out_and_is_missing_stops_no_run_whose_connection
     assert (read(one, end, last), sorted(last["streams"])) == ([1], ["t"])
 
 
-def test_what_others_have_read_while_a_run_looked_is_no_loss_once_they_have_left(
-    server: Server, client: redis.Redis
-) -> None:
-    """The run has seen them, and no batch has."""
-    add(client, 2)
-    one = reader(server, limits=NEVER_AHEAD)
-    start = one.initialOffset()
-    end = one.latestOffset(start, ALL)
-    assert read(one, start, end) == [0, 1]
-    assert one.latestOffset(end, ALL) == end
-    ids = add(client, 3, first=2)
-    client.xreadgroup("g", "bob", {"s": ">"})
-    client.xack("s", "g", *ids)
-    assert one.latestOffset(end, ALL) == end
-    client.xgroup_delconsumer("s", "g", "bob")
-    assert one.latestOffset(end, ALL) == end
-    add(client, 2, first=5)
-    later = one.latestOffset(end, ALL)
-    assert read(one, end, later) == [5, 6]
-    assert one.latestOffset(later, ALL) == later
-    gone = add(client, 2, first=7)
-    client.xdel("s", gone[0])
-    last = one.latestOffset(later, ALL)
-    assert read(one, later, last) == [8]
-    with pytest.raises(DataLossError, match="1 entry above"):
-        one.latestOffset(last, ALL)
-
-
 def test_what_is_handed_to_a_query_that_has_just_begun_is_read(server: Server, client: redis.Redis) -> None:
     """Before its first batch, at entries that others were given."""
     add(client, 8)
