@@ -160,7 +160,7 @@ SHOWN: Mapping[str, Mapping[str, Sequence[str]]] = {
         "The query returns other rows when it runs again (rand())": [
             "delivery_exactly_once::a_retry_with_other_rows_is_an_error",
         ],
-        "The server may evict keys (allkeys-…)": [
+        "The server may evict keys (maxmemory, allkeys-…)": [
             "batch_commit_runs::a_server_that_may_drop_the_ledger_is_refused",
         ],
         "Rows have their own IDs (idColumn)": [
