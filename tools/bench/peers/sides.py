@@ -26,7 +26,6 @@ _MADE = (
     "CAST(id % 1000000 AS INT)", "concat('text ', id)", "id / 7", "id % 3 = 0",
     "timestamp_seconds(1767225600 + id % 1000000)",
 )  # fmt: skip
-_ITEMS = "sku STRING, price DOUBLE, tags ARRAY<STRING>"
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,10 @@ SHAPES = {
     ),
     "json": Shape(
         "JSON of 1 kB",
-        {"purchase": f"STRUCT<id: BIGINT, customer: STRING, items: ARRAY<STRUCT<{_ITEMS.replace(' ', ': ')}>>>"},
+        {
+            "purchase": "STRUCT<id: BIGINT, customer: STRING, "
+            "items: ARRAY<STRUCT<sku: STRING, price: DOUBLE, tags: ARRAY<STRING>>>>"
+        },
         ("named_struct('id', id, 'customer', concat('c', id), 'items', transform(sequence(0, 16), place -> "
          "named_struct('sku', concat('s', id, '-', place), 'price', place + id % 1000 / 100, 'tags', "
          "array('a', 'b'))))",),
