@@ -9,12 +9,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-HOME = Path(__file__).resolve().parents[2] / ".servers"
-_COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
-
-
-class NotThereError(Exception):
-    """Why it cannot be had, in a sentence."""
+from tools.servers.jars import HOME, copy_jars
 
 
 def class_path(folder: Path) -> list[Path]:
@@ -25,18 +20,7 @@ def class_path(folder: Path) -> list[Path]:
     if not done.is_file() or done.read_text() != made:
         shutil.rmtree(home, ignore_errors=True)
         (home / "classes").mkdir(parents=True)
-        jars = f"-DoutputDirectory={home / 'jars'}"
-        fetch("mvn", "--quiet", "--batch-mode", "--file", folder / "pom.xml", _COPY, jars, "-DincludeScope=runtime")
+        copy_jars(folder / "pom.xml", home / "jars")
         subprocess.run(["javac", "-d", home / "classes", "-cp", f"{home / 'jars'}/*", *sources], check=True)
         done.write_text(made)
     return [home / "classes", *sorted((home / "jars").glob("*.jar"))]
-
-
-def fetch(*command: object, cwd: Path | None = None) -> None:
-    """Run a tool that fetches something. Raises NotThereError, also if the tool is missing."""
-    try:
-        ran = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, cwd=cwd)
-    except FileNotFoundError:
-        raise NotThereError(f"{command[0]} is missing") from None
-    if ran.returncode:
-        raise NotThereError(f"{command[0]} failed: {(ran.stdout + ran.stderr)[-2000:]}")

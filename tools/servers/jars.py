@@ -51,9 +51,9 @@ def fetched(name: str) -> list[Path]:
         shutil.rmtree(folder, ignore_errors=True)
         (folder / "classes").mkdir(parents=True)
         pom.write_text(_pom(name))
-        _run("mvn", "-q", "-B", "-f", pom, _PLUGIN, f"-DoutputDirectory={folder / 'jars'}", "-DincludeScope=runtime")
+        copy_jars(pom, folder / "jars")
         if name == "flink":
-            _run("javac", "-d", folder / "classes", "-cp", f"{folder / 'jars'}/*", _FLINK_SQL)
+            fetch("javac", "-d", folder / "classes", "-cp", f"{folder / 'jars'}/*", _FLINK_SQL)
         done.write_text(made)
     return [*sorted((folder / "jars").glob("*.jar")), folder / "classes"]
 
@@ -63,11 +63,17 @@ def java(name: str, *options: str) -> list[str]:
     return ["java", *options, "-cp", ":".join(map(str, fetched(name)))]
 
 
-def _run(*command: object) -> None:
+def copy_jars(pom: Path, folder: Path) -> None:
+    """Put what a pom.xml depends on into a folder. Raises NotThereError."""
+    fetch("mvn", "-q", "-B", "-f", pom, _PLUGIN, f"-DoutputDirectory={folder}", "-DincludeScope=runtime")
+
+
+def fetch(*command: object, cwd: Path | None = None) -> None:
+    """Run a tool that fetches or compiles something. Raises NotThereError, also if the tool is missing."""
     try:
-        ran = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+        ran = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, cwd=cwd)
     except FileNotFoundError:
-        raise NotThereError(HELP) from None
+        raise NotThereError(HELP if command[0] == "mvn" else f"{command[0]} is missing") from None
     if ran.returncode:
         raise NotThereError(f"{command[0]} failed:\n{(ran.stdout + ran.stderr)[-2000:]}")
 

@@ -7,7 +7,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.legs.java import HOME, class_path, fetch
+from tests.legs.java import class_path
+from tools.servers.jars import HOME, fetch
 
 HERE = Path(__file__).parent
 
@@ -49,7 +50,7 @@ def _copied(name: str) -> Path:
     return folder
 
 
-# The client's name, and what returns the command of its program. It raises NotThereError (tests/legs/java.py).
+# The client's name, and what returns the command of its program. It raises NotThereError (tools/servers/jars.py).
 PROGRAMS: dict[str, Callable[[], list[str]]] = {
     "jedis": _java("jedis"),
     "lettuce": _java("lettuce"),

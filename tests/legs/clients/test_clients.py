@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.legs.clients.programs import PROGRAMS, said
-from tests.legs.java import NotThereError
 from tests.legs.versions.folder import bin_of, version_of
+from tools.servers.jars import NotThereError
 from tools.servers.server import Server, running_redis, serving, skip_without_redis
 
 NEWEST = "redis-8.6"

@@ -18,9 +18,10 @@ import redis
 from tests.legs.debezium import changes, engines, table
 from tests.legs.debezium.engines import FORMS
 from tests.legs.debezium.postgres import Postgres, programs, running_postgres
-from tests.legs.java import NotThereError, class_path
+from tests.legs.java import class_path
 from tools.day_seed import first_seed
 from tools.machine_time import wait_for_end
+from tools.servers.jars import NotThereError
 from tools.servers.server import running_redis, skip_without_redis
 from tools.waiting import until
 
