@@ -49,7 +49,11 @@ def main() -> int:
         metavar="group",
         help=f"{', '.join(GROUPS)} (default: all but {', '.join(sorted(ON_REQUEST))})",
     )
-    parser.add_argument("--json", action="store_true", help=f"also write the medians into docs/internals/{FILE.name}")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help=f"also write the medians into docs/internals/{FILE.name}; with --only, in place of these rows",
+    )
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="measurements of each row (default 5)")
     parser.add_argument("--only", metavar="TEXT", help="measure only rows whose number or measure contains TEXT")
     parser.add_argument("--share", type=float, default=1.0, metavar="F", help="of the entries of peers: 0.01 tries it")
@@ -57,8 +61,8 @@ def main() -> int:
     unknown = [name for name in arguments.groups if name not in GROUPS]
     if unknown:
         parser.error(f"there is no group {unknown[0]}; the groups are {', '.join(GROUPS)}")
-    if arguments.json and (arguments.only or arguments.share != 1):
-        parser.error("--json writes whole groups: leave out --only and --share")
+    if arguments.json and arguments.share != 1:
+        parser.error("--json writes whole measurements: leave out --share")
     if not have_redis():
         print(
             "bench: redis-server and redis-benchmark are not installed. Every comparison needs them: install Redis.",
@@ -78,7 +82,7 @@ def main() -> int:
         in_turns = "one measurement each" if rounds == 1 else f"{rounds} rounds in turns, median and range"
         show(rows, f"{title}: {in_turns}, {os.cpu_count()} cores", Console(emoji=False))
         if arguments.json:
-            record(name, rows)
+            record(name, rows, part=bool(arguments.only))
     return 0
 
 
