@@ -82,6 +82,13 @@ def evict(world: World, step: Step) -> None:
         elif kind == "evicted committed":
             world.set_back_in = world.query.runs
             _not_recognised(world)
+        elif kind == "evicted sink" and key.endswith((":parts", ":carried")):
+            written = _in_sink(world)
+            is_open = world.query.committed < len(world.query.offsets) - 1
+            within = [one for one in world.model.entries.values() if is_open and world.query.is_within_batch(one)]
+            for entry in [*within, *_set_aside(world)]:
+                if entry.n in written:
+                    entry.repeat_reasons.add(Reason.MARKS_DELETED)
         for name in [*world.names(), OUT]:
             world.model.stream(name).suffers(kind)
 
