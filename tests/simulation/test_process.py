@@ -90,6 +90,7 @@ MENDED = {
     "a claim reports what it forgets": [(83000482, "faults", "renew")],
     "a run knows that it has cut a batch": [(81001874, "faults"), (81004536, "faults")],
     "a stream that was left out and is missing stops no run": [(83005517, "faults", "renew")],
+    "nothing is set aside of a stream that the query has stopped reading": [(80013322,)],
     "what was read by the checkpoint says nothing of another position": [(81003104, "faults")],
     "the sink learns of what is set aside also from a run that knows nothing any more": [(86100076, "refused")],
     "under an older copy of the checkpoint the numbers go on, also from before the first batch": [(82007538, "renew")],
@@ -131,6 +132,7 @@ DOCUMENTED = {
     "A group is moved or created again while its query takes or reserves a batch": [(62000524, "renew")],
     "A new checkpoint continues where the group stands": [(82006841, "renew"), (83006433, "faults", "renew")],
     "It may be counted although its row or dead letter is written": [(82004336, "renew")],
+    "Its rows are written again": [(81012598, "faults"), (82014157, "renew")],
     "The query begins at the stream's end at that moment, or at the ID": [(961151,), (40120097, "faults")],
 }
 
@@ -172,6 +174,8 @@ EXCUSED = {
         (83009187, "faults", "renew"),
         (83012153, "faults", "renew"),
     ],
+    # unnoticed.md, Who may delete keys: rstream:missing
+    "a server from before the tasks' notes of a deleted entry": [(81011429, "faults")],
     # unnoticed.md, Who operates queries and groups: the newer checkpoint is used again
     "an older copy of the checkpoint has replaced the record": [(830368, "lists")],
     # the same: what it has left pending, also for others

@@ -82,6 +82,13 @@ def evict(world: World, step: Step) -> None:
         elif kind == "evicted committed":
             world.set_back_in = world.query.runs
             _not_recognised(world)
+        elif kind == "evicted sink" and key.endswith((":parts", ":carried")):
+            written = _in_sink(world)
+            is_open = world.query.committed < len(world.query.offsets) - 1
+            within = [one for one in world.model.entries.values() if is_open and world.query.is_within_batch(one)]
+            for entry in [*within, *_set_aside(world)]:
+                if entry.n in written:
+                    entry.repeat_reasons.add(Reason.MARKS_DELETED)
         for name in [*world.names(), OUT]:
             world.model.stream(name).suffers(kind)
 
@@ -232,13 +239,14 @@ def _with_keys_of(world: World, names: Sequence[str], is_put_back: Callable[[byt
 
 
 def _set_back(world: World, to: Backup) -> None:
-    written, record, closed = _in_sink(world), _record(world), _closed(world)
+    written, record, closed, missed = _in_sink(world), _record(world), _closed(world), _noted_as_missing(world)
     world.set_back_in = world.query.runs
     world.letters.settle_those_of_earlier_batches()
-    world.model.excuse(_found_missing(world, to), Reason.NOTES_LOST)
     noted = world.letters.noted()
     world.client.flushall()
     make_again(world.raw, to.keys)
+    lost = {name for name, *_ in missed - _noted_as_missing(world)}
+    world.model.excuse(_found_missing(world, to, lost), Reason.NOTES_LOST)
     world.letters.set_back(to.copies)
     world.letters.lost_notes(noted)
     _lost_by_the_sink(world, written)
@@ -328,8 +336,16 @@ def _set_aside(world: World) -> list[Entry]:
     return [entry for name, texts in parts for entry in world.model.entries_of(name) if has(texts, entry)]
 
 
-def _found_missing(world: World, to: Backup) -> list[Entry]:
-    """Return entries of the last batch that its tasks missed, and that the restored server has again (documented).
+def _noted_as_missing(world: World) -> set[tuple[str, bytes, bytes]]:
+    """Return what the tasks have noted of missing entries, with its stream."""
+    with unnoticed(world):
+        notes = {name: world.raw.hgetall(key_beside(name, "missing", GROUP, CONSUMER)) for name in world.names()}
+    return {(name, *note) for name, of_stream in notes.items() for note in of_stream.items()}
+
+
+def _found_missing(world: World, to: Backup, lost: set[str]) -> list[Entry]:
+    """Return entries of the last batch that its tasks missed, and that the restored server has again, or of whose
+    stream it has lost notes (documented).
 
     Only the notes of the tasks report them, unless the tasks failed (without noAck and strict).
     """
@@ -341,7 +357,7 @@ def _found_missing(world: World, to: Backup) -> list[Entry]:
         entry
         for entry in world.model.entries.values()
         if entry.removed_by
-        and entry.n in to.alive
+        and (entry.n in to.alive or (entry.looked_for and entry.stream in lost))
         and id_key(begin.get(entry.stream, "0-0")) < entry.key <= id_key(query.logged(entry.stream))
     ]
 

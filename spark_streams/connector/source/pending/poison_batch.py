@@ -253,8 +253,10 @@ class PoisonBatch:
 
     @staticmethod
     def _committed(state: PoisonState, begin: Offset, read: Collection[str]) -> PoisonState:
-        """Return the state now that the batch that ends there is committed, with pieces of streams that are read."""
-        return state.after_commit(begin.token, state.piece_of(begin.old), begin.held > 0).with_streams(read)
+        """Return the state now that the batch that ends there is committed, with pieces of streams that are read, and
+        without those of streams that this run no longer has."""
+        state = state.after_commit(begin.token, state.piece_of(begin.old), begin.held > 0)
+        return state.without_streams(state.streams - begin.at.keys()).with_streams(read)
 
     def fallback_piece(self, client: GroupClient, begin: Offset, cache: CachedPoisonState) -> ChosenPiece:
         """Return the piece that is the next batch if there is nothing else to read, or nothing."""
