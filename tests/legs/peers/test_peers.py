@@ -8,8 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tools.bench.peers.queries import nexmark, trigger
 from tools.bench.peers.rows import drain, kill, write
 from tools.bench.peers.sides import Bench, Flink, Kafka, KafkaAvro, Ours, Side, SparkRedis
+from tools.bench.peers.tables import arrive
 
 pytestmark = pytest.mark.peers
 SHARE = 0.005
@@ -35,6 +37,22 @@ def test_all_is_read(bench: Bench, side: type[Side], shape: str) -> None:
 @pytest.mark.parametrize("side", [Ours, Kafka, Flink])
 def test_all_is_written(bench: Bench, side: type[Side]) -> None:
     assert write(side(bench))["rate"] > 0
+
+
+@pytest.mark.parametrize("side", [Ours, Kafka])
+def test_a_batch_over_many_streams(bench: Bench, side: type[Side]) -> None:
+    assert trigger(side(bench), 20, 2)["seconds"] > 0
+
+
+@pytest.mark.parametrize("side", [Ours, Kafka, Flink])
+def test_all_queries_of_nexmark_end(bench: Bench, side: type[Side]) -> None:
+    assert nexmark(side(bench))["q11: rate"] > 0
+
+
+@pytest.mark.parametrize("side", [Ours, Kafka, Flink])
+def test_rows_arrive_in_a_table(bench: Bench, side: type[Side]) -> None:
+    found = arrive(side(bench), 1_000, 0)
+    assert 0 < found["p50"] <= found["p99"]
 
 
 @pytest.mark.parametrize("side", [Ours, Kafka, Flink, SparkRedis])
