@@ -19,7 +19,7 @@ from tools.bench.row import NoFigureError, Row
 from tools.waiting import until
 
 _ARRIVED = {"p50": "ms", "p99": "ms", "client cores": "", "server cores": "", "client MB": "MB", "server MB": "MB"}
-_WARM_UP, _MEASURED, _LATEST = 5.0, 10.0, 5.0  # seconds; the last: that the last row may take
+_WARM_UP, _MEASURED, _LATEST = 4.0, 10.0, 4.0  # seconds; the last: that the last row may take
 
 
 class SparkFiles(Table):
