@@ -11,6 +11,7 @@ from typing import Any
 
 from spark_streams.connector.errors import ConsumerTakenError, RStreamError
 from spark_streams.connector.source.group_client import lease_key
+from spark_streams.connector.wire.lease import TTL
 from spark_streams.operations.verify.history import id_key
 from tools.simulation.actor import Actor, Killed, TaskFailed
 from tools.simulation.options import PATTERN, with_option, without
@@ -170,7 +171,10 @@ _STANDS_STILL = 20.0  # seconds, more than a session lasts
 def rival(world: World, step: Step) -> None:
     """Start the query once more. It is refused as long as the session of the first one lasts, and the server does not
     forget it meanwhile. If the server refuses commands of this one for so long, the first one has stood still."""
-    is_refused, began = world.query.running and world.rival is None and has_all_leases(world), time.monotonic()
+    is_refused = world.query.running and world.rival is None and has_all_leases(world)
+    for session in {lease["session"] for lease in _leases(world).values()} if is_refused else ():
+        world.client.pexpire(session, TTL)  # a thread of the query has renewed it also while a reply was late
+    began = time.monotonic()
     has_begun = is_refused and _begins(world)
     if has_begun and time.monotonic() - began > _STANDS_STILL / 2:
         world.rival, world.has_successor = _RIVAL, True

@@ -228,7 +228,8 @@ class Query:
         except RStreamError as error:
             world.tell(f"   {error}")
             named = self.offsets[-1]["streams"] if self.offsets else ()  # also without stream and group
-            had_successor = world.rival is not None or is_taken or world.elsewhere.has_lease(named)
+            may_be_taken = {*named, *self.reads()}  # also what a pattern has found amid the trigger
+            had_successor = world.rival is not None or is_taken or world.elsewhere.has_lease(may_be_taken)
             self.die()
             self._note("stops", type(error).__name__)
             world.operator.handle(error, had_successor)
