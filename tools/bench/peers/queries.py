@@ -12,8 +12,9 @@ import redis
 from examples.nexmark.events import SCHEMAS
 from examples.nexmark.nexmark import columns, produce
 from examples.nexmark.queries import QUERIES
-from tools.bench.peers.client import Client, costs, moved
+from tools.bench.peers.client import LONGEST, Client, costs, moved
 from tools.bench.peers.sides import SHAPES, Bench, Flink, Side
+from tools.bench.row import NoFigureError
 from tools.bench.servers import request
 
 _EACH = 10  # entries of a stream
@@ -73,7 +74,8 @@ def _add_to_each(side: Side, name: str, streams: int) -> None:
     producer = side.bench.producer()
     for partition in range(streams):
         producer.produce_batch(name, [{"value": b'{"t":1,"n":%d}' % partition}] * _EACH, partition=partition)
-    producer.flush()
+    if left := producer.flush(LONGEST):
+        raise NoFigureError(f"Kafka: {left:,} messages were not taken within {LONGEST:g} s")
 
 
 # -- K8 ----------------------------------------------------------------------------------------------------------------

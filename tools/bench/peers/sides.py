@@ -16,6 +16,7 @@ from typing import Any
 
 from tools.bench.peers import program
 from tools.bench.peers.client import Client
+from tools.bench.row import NoFigureError
 from tools.bench.servers import Running, running
 from tools.servers.jars import ROOT, fetched, java
 from tools.servers.kafka import Broker, running_kafka
@@ -112,7 +113,10 @@ class Bench:
         admin = importlib.import_module("confluent_kafka.admin")  # an environment without it is type-checked, too
         client = admin.AdminClient({"bootstrap.servers": self.kafka.url})
         if name not in client.list_topics(timeout=30).topics:
-            client.create_topics([admin.NewTopic(name, partitions, 1)], request_timeout=120)[name].result(120)
+            try:
+                client.create_topics([admin.NewTopic(name, partitions, 1)], request_timeout=120)[name].result(120)
+            except (admin.KafkaException, TimeoutError) as error:
+                raise NoFigureError(f"Kafka: no topic of {partitions:,} partitions within 120 s: {error}") from None
         return name
 
     def producer(self) -> Any:
