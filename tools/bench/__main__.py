@@ -71,18 +71,24 @@ def main() -> int:
         return 1
     console = Console(emoji=False, stderr=True)
     for name in arguments.groups or [name for name in GROUPS if name not in ON_REQUEST]:
-        with contextlib.ExitStack() as stack, console.status(name) as status:
-            title, module = GROUPS[name]
-            share = {"share": arguments.share} if name == "peers" else {}
-            rows: list[Row] = getattr(importlib.import_module(f"tools.bench.{module}"), f"{name}_rows")(stack, **share)
-            if arguments.only:
-                rows = [row for row in rows if arguments.only in row.number or arguments.only in row.measure]
-            run_in_turns(rows, arguments.rounds, status.update)
-        rounds = max((len(row.our_figures) for row in rows), default=0)
-        in_turns = "one measurement each" if rounds == 1 else f"{rounds} rounds in turns, median and range"
-        show(rows, f"{title}: {in_turns}, {os.cpu_count()} cores", Console(emoji=False))
-        if arguments.json:
-            record(name, rows, part=bool(arguments.only))
+        title, module = GROUPS[name]
+        rows: list[Row] = []
+        part = True  # an interrupted run has figures, too
+        try:
+            with contextlib.ExitStack() as stack, console.status(name) as status:
+                share = {"share": arguments.share} if name == "peers" else {}
+                rows = getattr(importlib.import_module(f"tools.bench.{module}"), f"{name}_rows")(stack, **share)
+                if arguments.only:
+                    rows = [row for row in rows if arguments.only in row.number or arguments.only in row.measure]
+                run_in_turns(rows, arguments.rounds, status.update)
+            part = bool(arguments.only)
+        finally:
+            measured = [row for row in rows if row.our_figures or row.skipped]
+            rounds = max((len(row.our_figures) for row in measured), default=0)
+            in_turns = "one measurement each" if rounds == 1 else f"{rounds} rounds in turns, median and range"
+            show(measured, f"{title}: {in_turns}, {os.cpu_count()} cores", Console(emoji=False))
+            if arguments.json:
+                record(name, measured, part=part)
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -70,8 +71,12 @@ class Client(contextlib.AbstractContextManager["Client"]):
                 if line.startswith("answer "):
                     return json.loads(line.removeprefix("answer "))
         self._log.seek(0)
-        reason = "has ended" if time.monotonic() - begun < LONGEST else f"took more than {LONGEST:g} s"
-        raise NoFigureError(f"the program {reason}: {str(request)[:300]}\n{self._log.read()[-3000:]}")
+        log = self._log.read()
+        causes = re.findall(r"^(?:Caused by: )?[\w.]+(?:Error|Exception)\b.*", log, re.MULTILINE)
+        reason = " ".join(["has ended:", *causes[-1:]])
+        if time.monotonic() - begun >= LONGEST:
+            reason = f"took more than {LONGEST:g} s"
+        raise NoFigureError(f"the program {reason}\n{str(request)[:300]}\n{log[-3000:]}")
 
 
 @contextlib.contextmanager

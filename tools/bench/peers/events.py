@@ -69,6 +69,14 @@ class Arrived:
                 if message.error() is None:
                     self.numbers.append(int(re.findall(rb'"n":"?(\d+)', message.value())[0]))
 
+    def all(self) -> None:
+        """Take everything that was sent, when nothing is sent any more."""
+        count = -1
+        while count != len(self.numbers):
+            count = len(self.numbers)
+            time.sleep(0.2)
+            self.look()
+
     def wait(self, number: int) -> float:
         """Wait for a row with this number or a later one. Return the moment."""
         deadline, place = time.monotonic() + LONGEST, 0

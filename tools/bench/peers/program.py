@@ -6,6 +6,7 @@ A request has the function of this module that it names (`do`), with its other v
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,8 @@ def session(jars: str) -> SparkSession:
     }  # fmt: skip
     builder = SparkSession.builder.master("local[2]").config(map=settings)
     spark = (builder.config("spark.jars", jars) if jars else builder).getOrCreate()
+    if not jars:  # as the README says
+        importlib.import_module("spark_streams").register(spark)
     spark.sparkContext.setLogLevel("OFF")
     return spark
 

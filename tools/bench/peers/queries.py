@@ -12,8 +12,9 @@ import redis
 from examples.nexmark.events import SCHEMAS
 from examples.nexmark.nexmark import columns, produce
 from examples.nexmark.queries import QUERIES
-from tools.bench.peers.client import Client, costs, moved
+from tools.bench.peers.client import LONGEST, Client, costs, moved
 from tools.bench.peers.sides import SHAPES, Bench, Flink, Side
+from tools.bench.row import NoFigureError
 from tools.bench.servers import request
 
 _EACH = 10  # entries of a stream
@@ -30,9 +31,9 @@ _FLINK = {
     "q4": "SELECT a.id, a.category, a.dateTime AS opened, MAX(b.price) AS closing FROM auction a JOIN bid b ON a.id = "
     "b.auction AND b.dateTime BETWEEN a.dateTime AND a.dateTime + INTERVAL '20' SECOND AND b.dateTime <= a.expires "
     "GROUP BY a.id, a.category, a.dateTime",
-    "q5": f"SELECT one.* FROM ({_COUNTS}) one JOIN (SELECT MAX(bids) AS most, window_start, window_end FROM "
-    f"({_COUNTS}) GROUP BY window_start, window_end) best ON one.window_start = best.window_start AND one.window_end = "
-    "best.window_end AND one.bids = best.most",
+    "q5": f"SELECT c.* FROM ({_COUNTS}) c JOIN (SELECT MAX(bids) AS most, window_start, window_end FROM "
+    f"({_COUNTS}) GROUP BY window_start, window_end) best ON c.window_start = best.window_start AND c.window_end = "
+    "best.window_end AND c.bids = best.most",
     "q7": "SELECT window_end, price, auction, bidder FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY window_start, "
     f"window_end ORDER BY price DESC) AS place FROM {_TUMBLE.format('bid')}) WHERE place <= 1",
     "q8": "SELECT p.id, p.name, p.window_start FROM (SELECT id, name, window_start, window_end FROM "
@@ -73,7 +74,8 @@ def _add_to_each(side: Side, name: str, streams: int) -> None:
     producer = side.bench.producer()
     for partition in range(streams):
         producer.produce_batch(name, [{"value": b'{"t":1,"n":%d}' % partition}] * _EACH, partition=partition)
-    producer.flush()
+    if left := producer.flush(LONGEST):
+        raise NoFigureError(f"Kafka: {left:,} messages were not taken within {LONGEST:g} s")
 
 
 # -- K8 ----------------------------------------------------------------------------------------------------------------
@@ -109,9 +111,13 @@ def _flink(side: Side, client: Client, name: str, number: int) -> str:
     assert isinstance(side, Flink)
     for kind, schema in () if number else SCHEMAS.items():
         timed = schema.replace("TIMESTAMP", "TIMESTAMP_LTZ(3)") + ", WATERMARK FOR dateTime AS dateTime"
-        side.create(client, kind, timed, side.read(_stream(side, kind), to_end=True))
+        side.create(client, kind, _quoted(timed), side.read(_stream(side, kind), to_end=True))
     sql = _FLINK.get(name, " ".join(QUERIES[name].sql.split()))
-    return f"CREATE TABLE out{number} WITH ('connector' = 'blackhole') AS {sql}"
+    return f"CREATE TABLE out{number} WITH ('connector' = 'blackhole') AS {_quoted(sql)}"
+
+
+def _quoted(sql: str) -> str:
+    return sql.replace("dateTime", "`dateTime`")  # a keyword of Flink
 
 
 def _stream(side: Side, kind: str) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 from tools.bench.peers import program
 from tools.bench.peers.client import Client
+from tools.bench.row import NoFigureError
 from tools.bench.servers import Running, running
 from tools.servers.jars import ROOT, fetched, java
 from tools.servers.kafka import Broker, running_kafka
@@ -112,7 +113,10 @@ class Bench:
         admin = importlib.import_module("confluent_kafka.admin")  # an environment without it is type-checked, too
         client = admin.AdminClient({"bootstrap.servers": self.kafka.url})
         if name not in client.list_topics(timeout=30).topics:
-            client.create_topics([admin.NewTopic(name, partitions, 1)], request_timeout=120)[name].result(120)
+            try:
+                client.create_topics([admin.NewTopic(name, partitions, 1)], request_timeout=120)[name].result(120)
+            except (admin.KafkaException, TimeoutError) as error:
+                raise NoFigureError(f"Kafka: no topic of {partitions:,} partitions within 120 s: {error}") from None
         return name
 
     def producer(self) -> Any:
@@ -144,10 +148,11 @@ class Side:
         bench = self.bench
         writer = self if isinstance(self, Kafka) else Ours(bench) if self.on_redis else Kafka(bench)
         names = [f"{len(shape.columns)}-{type(writer).__name__}-{partitions}-{count}" for count in counts]
-        for name, count in zip(names, counts, strict=True):
-            if name not in bench.loaded:
-                load({name if self.on_redis else bench.topic(name, partitions): writer}, shape, count)
-                bench.loaded.add(name)
+        if names[-1] not in bench.loaded:
+            with Kafka(bench).client() as client:
+                for name, count in zip(names, counts, strict=True):
+                    load(client, {name if self.on_redis else bench.topic(name, partitions): writer}, shape, count)
+            bench.loaded.add(names[-1])
         return names
 
     def client(self, recover: Path | None = None) -> Client:
@@ -321,10 +326,8 @@ class SparkRedis(Side):
         return {"format": "redis-py", "options": {"port": self.bench.redis.port, "stream": stream}}
 
 
-def load(streams: Mapping[str, Side], shape: Shape, count: int) -> None:
+def load(client: Client, streams: Mapping[str, Side], shape: Shape, count: int) -> None:
     """Write the same rows to the streams of these sides."""
-    bench = next(iter(streams.values())).bench
-    with Kafka(bench).client() as client:
-        client.ask({"do": "rows", "count": count, "select": shape.rows, "keep": False})
-        for stream, side in streams.items():
-            client.ask({"do": "write", "sink": side.sink(stream)})
+    client.ask({"do": "rows", "count": count, "select": shape.rows, "keep": False})
+    for stream, side in streams.items():
+        client.ask({"do": "write", "sink": side.sink(stream)})

@@ -19,7 +19,7 @@ from tools.bench.row import NoFigureError, Row
 from tools.waiting import until
 
 _ARRIVED = {"p50": "ms", "p99": "ms", "client cores": "", "server cores": "", "client MB": "MB", "server MB": "MB"}
-_WARM_UP, _MEASURED, _LATEST = 5.0, 10.0, 5.0  # seconds; the last: that the last row may take
+_WARM_UP, _MEASURED, _LATEST = 4.0, 10.0, 4.0  # seconds; the last: that the last row may take
 
 
 class SparkFiles(Table):
@@ -95,7 +95,8 @@ def at_rest(bench: Bench, shape: str) -> dict[str, float]:
         alone = Bench(stack)
         alone.redis.call("CONFIG", "SET", "appendonly", "yes", "auto-aof-rewrite-percentage", "0")
         topic = alone.topic(f"{name}-log")
-        load({name: Ours(alone, "at-least-once"), topic: Kafka(alone)}, SHAPES[shape], count)
+        with Kafka(alone).client() as client:
+            load(client, {name: Ours(alone, "at-least-once"), topic: Kafka(alone)}, SHAPES[shape], count)
         memory = alone.redis.call("MEMORY", "USAGE", name, "SAMPLES", "0")
         home = Path(alone.redis.call("CONFIG", "GET", "dir")[1].decode())
         alone.redis.call("SAVE")
