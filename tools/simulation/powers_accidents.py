@@ -386,8 +386,21 @@ def rollback(world: World, step: Step) -> None:
         if entry.key <= id_key(query.logged(entry.stream)) and not comes_again:
             entry.excuses.add(Reason.LEFT_AND_READ)  # documented
     _not_recognised(world)
+    _looks_new(world)
     _suffers(world, "checkpoint set back")
     world.model.stream(OUT).suffers("checkpoint set back")
+
+
+def _looks_new(world: World) -> None:
+    """Documented: a restored stream whose group was destroyed since, and that lacks what the checkpoint knows, is read
+    as a new one."""
+    for name in world.names():
+        with unnoticed(world):
+            head, seen = world.head(name), world.see(name)
+        is_other = head is not None and world.query.looks_other(name, *head)
+        if is_other and seen.position is None and "server set back" in world.model.stream(name).ever:
+            for entry in world.model.alive(name):
+                entry.repeat_reasons.add(Reason.BEFORE_ITS_GROUP)
 
 
 def _not_recognised(world: World) -> None:
