@@ -250,6 +250,7 @@ def _set_back(world: World, to: Backup) -> None:
     world.letters.set_back(to.copies)
     world.letters.lost_notes(noted)
     _lost_by_the_sink(world, written)
+    rows = written | _in_sink(world)  # the newer state may have rows, too, that the older one lacked
     is_other_record = _record(world) != record
     is_committed = world.query.committed == len(world.query.offsets) - 1
     may_be_cut = world.query.was_limited and not is_committed and _closed(world) != closed
@@ -258,11 +259,7 @@ def _set_back(world: World, to: Backup) -> None:
             if entry.removed_by in _WITH_ITS_STREAM:
                 entry.repeat_reasons.add(Reason.STREAM_RESTORED)
             # Documented: a lenient query has gone on below what an older state lacked, and now a newer one is restored.
-            if (
-                entry.removed_by == _LOST
-                and entry.n in written
-                and entry.key > id_key(world.query.logged(entry.stream))
-            ):
+            if entry.removed_by == _LOST and entry.n in rows and entry.key > id_key(world.query.logged(entry.stream)):
                 entry.repeat_reasons.add(Reason.NEWER_STATE)
             entry.removed_by = ""
         else:
