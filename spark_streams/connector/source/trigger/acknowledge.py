@@ -217,11 +217,6 @@ class Acknowledging:
         knows_fields = run.knows_fields or (not batch.settled.is_first and bool(start.taken_from))
         return due, replace(run, acknowledged=start, removes=removes or bool(due), knows_fields=knows_fields)
 
-    def sweep_when_idle(self, client: GroupClient, start: Offset, run: RunState) -> None:
-        """Remove entries that are due, if there is nothing to read and nothing to acknowledge."""
-        if run.removes:
-            self.removing.sweep(client, start, self.removing.due_later())
-
     def _post_notes(self, client: GroupClient, batch: LoggedBatch, token: str, findings: Sequence[Finding]) -> int:
         """Take the notes of the tasks: dead letters, missing entries, bad values. Return how many were acknowledged.
         token: of the batch whose notes count; "" if its entries were set aside: a late task may have read them.

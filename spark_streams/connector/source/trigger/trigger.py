@@ -125,7 +125,9 @@ class Trigger:
         is_corrected = contents.run.is_corrected or not opened.checkpoint.at.keys() <= state.start.at.keys()
         is_batch = bool(contents) or is_corrected
         end = end_of_batch(state, contents, request.token, self.options, self.contents.role) if is_batch else None
-        contents, jobs = self._acknowledged(client, state, contents)
+        contents, jobs, is_taken = self._acknowledged(client, state, contents)
+        if is_taken and not is_batch:
+            return self.next(client, opened, limit, contents.run)
         run = self._run_after(state, contents, is_batch)
         if not contents:
             return TriggerResult(end, run)
@@ -141,7 +143,7 @@ class Trigger:
             return state
         run, entries = self.acknowledging.at_once(client, LoggedBatch.of_run(client, start, state.run))
         state = replace(state, run=run, is_acknowledged=True)
-        return self.observer.with_new_snapshots(client, state, list(state.groups)) if entries else state
+        return self.observer.with_new_snapshots(client, state, list(state.groups)) if entries or start.held else state
 
     def _may_claim(self, state: QueryState) -> bool:
         has_pending = any(other.pending for group in state.groups.values() for other in group.others)
@@ -157,18 +159,20 @@ class Trigger:
 
     def _acknowledged(
         self, client: GroupClient, state: QueryState, contents: BatchContents
-    ) -> tuple[BatchContents, list[Job]]:
-        """Acknowledge `start`: beside the tasks of the batch, or now if there are none."""
-        run, jobs = contents.run, list[Job]()
-        if state.is_acknowledged and not contents:
-            self.acknowledging.sweep_when_idle(client, state.start, run)
+    ) -> tuple[BatchContents, list[Job], bool]:
+        """Acknowledge `start`: beside the tasks of the batch, or now if there are none. Return whether others had taken
+        entries of it then: as many that were handed over seemed to be these."""
+        run, jobs, is_taken = contents.run, list[Job](), False
+        if state.is_acknowledged and not contents and run.removes:
+            self.acknowledging.removing.sweep(client, state.start, self.acknowledging.removing.due_later())
         elif not state.is_acknowledged:
             batch = LoggedBatch.of_run(client, state.start, run)
             if contents:
                 run, jobs = self.acknowledging.in_background(client, batch)
             else:
-                run, _ = self.acknowledging.at_once(client, batch)
-        return replace(contents, run=run), jobs
+                run, entries = self.acknowledging.at_once(client, batch)
+                is_taken = state.has_others and entries < state.start.held
+        return replace(contents, run=run), jobs, is_taken
 
     def _run_after(self, state: QueryState, contents: BatchContents, is_batch: bool) -> RunState:
         """Return what the run knows after the trigger. is_batch: it has made a batch, also one without entries."""

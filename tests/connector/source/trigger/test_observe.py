@@ -617,3 +617,22 @@ def test_what_is_handed_to_a_query_that_was_killed_in_its_first_batch_is_read(
     client.xclaim("s", "g", "spark", 0, [entry for entry, _ in entries[:3]])
     assert drain(reader(server), start=end) == [[0, 1, 2]]
     assert pending_count(client) == 2
+
+
+@pytest.mark.parametrize("taken", [2, 5])
+@pytest.mark.parametrize("options", [{}, {"claimIdle": "30m"}], ids=str)
+def test_what_is_handed_over_in_place_of_taken_entries_is_read_at_once(
+    server: Server, client: redis.Redis, options: dict[str, str], taken: int
+) -> None:
+    """As many are pending as the last batch has, and not all of them are its entries."""
+    ids = add(client, 8)
+    client.xgroup_create("s", "g", id="0")
+    client.xreadgroup("g", "bob", {"s": ">"}, count=3)
+    one = reader(server, limits=NEVER_AHEAD, **options)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    assert read(one, start, end) == [3, 4, 5, 6, 7]
+    client.xclaim("s", "g", "bob", 0, ids[3 : 3 + taken])
+    client.xclaim("s", "g", "spark", 0, ids[:2])
+    assert drain(one, start=end) == [[0, 1]]
+    assert pending_count(client) == 1 + taken
