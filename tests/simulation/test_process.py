@@ -132,6 +132,7 @@ DOCUMENTED = {
     "A group is moved or created again while its query takes or reserves a batch": [(62000524, "renew")],
     "A new checkpoint continues where the group stands": [(82006841, "renew"), (83006433, "faults", "renew")],
     "It may be counted although its row or dead letter is written": [(82004336, "renew")],
+    "Their entries are acknowledged without a dead letter": [(86100125, "lists")],
     "Dead letters are sent back again": [(80020627,), (82014704, "renew")],
     "Its rows are written again": [(81012598, "faults"), (82014157, "renew")],
     "The query begins at the stream's end at that moment, or at the ID": [(961151,), (40120097, "faults")],
