@@ -102,7 +102,7 @@ def _take(world: World, name: str, ids: Sequence[str], cause: str) -> None:
     if seen.exists and (seen.position is None or "server set back" in world.model.stream(name).causes):
         head = world.client.xinfo_stream(name)
         if world.query.looks_known(name, head["entries-added"] - head["length"], seen.position is not None):
-            removed = [entry for entry in world.model.entries_of(name) if entry.removed_by == cause]
+            removed = [entry for entry in world.model.entries_of(name) if entry.removed_by in ("trimmed", "deleted")]
             world.model.excuse(removed, Reason.LOOKS_KNOWN if seen.position is None else Reason.AS_MANY_ADDED)
 
 
