@@ -91,6 +91,7 @@ MENDED = {
     "a run knows that it has cut a batch": [(81001874, "faults"), (81004536, "faults")],
     "a stream that was left out and is missing stops no run": [(83005517, "faults", "renew")],
     "nothing is left where a group is set, and nothing is pending": [(80019352,)],
+    "a mark has a name of its own where a new checkpoint begins elsewhere": [(83013336, "faults", "renew")],
     "nothing is set aside of a stream that the query has stopped reading": [(80013322,)],
     "what was read by the checkpoint says nothing of another position": [(81003104, "faults")],
     "the sink learns of what is set aside also from a run that knows nothing any more": [(86100076, "refused")],
