@@ -250,6 +250,7 @@ def _set_back(world: World, to: Backup) -> None:
     world.letters.set_back(to.copies)
     world.letters.lost_notes(noted)
     _lost_by_the_sink(world, written)
+    rows = written | _in_sink(world)  # the newer state may have rows, too, that the older one lacked
     is_other_record = _record(world) != record
     is_committed = world.query.committed == len(world.query.offsets) - 1
     may_be_cut = world.query.was_limited and not is_committed and _closed(world) != closed
@@ -258,11 +259,7 @@ def _set_back(world: World, to: Backup) -> None:
             if entry.removed_by in _WITH_ITS_STREAM:
                 entry.repeat_reasons.add(Reason.STREAM_RESTORED)
             # Documented: a lenient query has gone on below what an older state lacked, and now a newer one is restored.
-            if (
-                entry.removed_by == _LOST
-                and entry.n in written
-                and entry.key > id_key(world.query.logged(entry.stream))
-            ):
+            if entry.removed_by == _LOST and entry.n in rows and entry.key > id_key(world.query.logged(entry.stream)):
                 entry.repeat_reasons.add(Reason.NEWER_STATE)
             entry.removed_by = ""
         else:
@@ -386,8 +383,21 @@ def rollback(world: World, step: Step) -> None:
         if entry.key <= id_key(query.logged(entry.stream)) and not comes_again:
             entry.excuses.add(Reason.LEFT_AND_READ)  # documented
     _not_recognised(world)
+    _looks_new(world)
     _suffers(world, "checkpoint set back")
     world.model.stream(OUT).suffers("checkpoint set back")
+
+
+def _looks_new(world: World) -> None:
+    """Documented: a restored stream whose group was destroyed since, and that lacks what the checkpoint knows, is read
+    as a new one."""
+    for name in world.names():
+        with unnoticed(world):
+            head, seen = world.head(name), world.see(name)
+        is_other = head is not None and world.query.looks_other(name, *head)
+        if is_other and seen.position is None and "server set back" in world.model.stream(name).ever:
+            for entry in world.model.alive(name):
+                entry.repeat_reasons.add(Reason.BEFORE_ITS_GROUP)
 
 
 def _not_recognised(world: World) -> None:

@@ -188,6 +188,11 @@ class Query:
         read = at.group_read or at.mark.read_at_begin
         return read is None or left <= read
 
+    def looks_other(self, stream: str, added: int, last: str) -> bool:
+        """Whether a stream of so many entries, with this last ID, is not the one that the checkpoint knows."""
+        at = self._at(stream)
+        return at is not None and (added < at.added or id_key(last) < id_key(str(at.position)))
+
     def begin_of(self, number: int) -> Mapping[str, str]:
         """Return the start positions of a batch of the offset log, by stream."""
         texts: Mapping[str, str] = self.offsets[number - 1]["streams"] if 0 < number <= len(self.offsets) else {}
@@ -360,7 +365,7 @@ class Query:
                 head = self.world.head(entry.stream)
             if at is None or entry.key > id_key(str(at.position)):
                 self._below.discard(entry.n)
-            elif head is not None and head[0] >= at.added and id_key(head[1]) >= id_key(str(at.position)):
+            elif head is not None and not self.looks_other(entry.stream, *head):
                 self.world.model.excuse([entry], Reason.BELOW_THE_BEGIN)
 
     def _went_back(self, name: str, numbers: set[int]) -> None:
