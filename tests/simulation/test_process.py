@@ -105,7 +105,7 @@ DOCUMENTED = {
     ],
     "passed over by `seek`, or left pending by an earlier checkpoint": [(3100586,)],
     "or while entries are pending that no batch has": [(9150020, "drawn")],
-    "restored once more, to a newer state": [(820141,), (80016433,)],
+    "restored once more, to a newer state": [(820141,), (80016433,), (96002091, "faults")],
     "or its record (`maxDeliveries`) are missing, or older": [(61001354, "faults")],
     "before the query's group was created (or it is then destroyed)": [(61000158, "faults")],
     "writes the dead letter, or sends the entries back, again": [
@@ -257,6 +257,7 @@ EXCUSED = {
     "another process with onNewCheckpoint=restart has set the groups": [(8600158,)],
     "a retry is lost with the entry that it retries": [(8600490,)],
     "removed while it was pending for another consumer": [(8600593,)],
+    "a group that another process creates for the query delivers again, also to others": [(95002037,)],
 }
 
 
