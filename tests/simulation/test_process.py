@@ -105,7 +105,7 @@ DOCUMENTED = {
     ],
     "passed over by `seek`, or left pending by an earlier checkpoint": [(3100586,)],
     "or while entries are pending that no batch has": [(9150020, "drawn")],
-    "restored once more, to a newer state": [(820141,), (80016433,)],
+    "restored once more, to a newer state": [(820141,), (80016433,), (96002091, "faults")],
     "or its record (`maxDeliveries`) are missing, or older": [(61001354, "faults")],
     "before the query's group was created (or it is then destroyed)": [(61000158, "faults")],
     "writes the dead letter, or sends the entries back, again": [
@@ -132,6 +132,7 @@ DOCUMENTED = {
     "A group is moved or created again while its query takes or reserves a batch": [(62000524, "renew")],
     "A new checkpoint continues where the group stands": [(82006841, "renew"), (83006433, "faults", "renew")],
     "It may be counted although its row or dead letter is written": [(82004336, "renew")],
+    "Dead letters are sent back again": [(80020627,), (82014704, "renew")],
     "Its rows are written again": [(81012598, "faults"), (82014157, "renew")],
     "The query begins at the stream's end at that moment, or at the ID": [(961151,), (40120097, "faults")],
 }
@@ -208,6 +209,8 @@ EXCUSED = {
     ],
     # unnoticed.md, Who runs the servers: restored, and the group is then destroyed
     "an older copy of the checkpoint is above a stream that was restored, and lost its group": [(81009906, "faults")],
+    # unnoticed.md, Who writes producers: XTRIM in a shared group before the query began
+    "trimmed above a shared group before the first batch": [(81015584, "faults"), (83014259, "faults", "renew")],
     # nothing to document: the model
     "what a group delivers again is unread": [(83000548, "faults", "renew")],
     "a restored server gives an ID a second time": [(81001096, "faults")],
@@ -246,6 +249,7 @@ EXCUSED = {
         (84000104, "older"),
         (80002041,),
         (83012042, "faults", "renew"),
+        (83014857, "faults", "renew"),
     ],
     "a redrive that has stood still for a day": [(84000200, "delays")],
     "a group that was set back below its stream's first entry": [(62000500, "renew")],
@@ -253,6 +257,7 @@ EXCUSED = {
     "another process with onNewCheckpoint=restart has set the groups": [(8600158,)],
     "a retry is lost with the entry that it retries": [(8600490,)],
     "removed while it was pending for another consumer": [(8600593,)],
+    "a group that another process creates for the query delivers again, also to others": [(95002037,)],
 }
 
 

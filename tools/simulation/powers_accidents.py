@@ -82,6 +82,8 @@ def evict(world: World, step: Step) -> None:
         elif kind == "evicted committed":
             world.set_back_in = world.query.runs
             _not_recognised(world)
+        elif kind == "evicted redrive":
+            world.letters.redrive_is_forgotten()
         elif kind == "evicted sink" and key.endswith((":parts", ":carried")):
             written = _in_sink(world)
             is_open = world.query.committed < len(world.query.offsets) - 1

@@ -93,6 +93,9 @@ def _take(world: World, name: str, ids: Sequence[str], cause: str) -> None:
     entries, seen = world.model.entries_of(name, ids), world.see(name)
     world.model.take(entries, cause)
     is_shared = any(not is_ours(consumer) for consumer in seen.consumers)
+    stream = world.model.stream(name)
+    if is_shared and not stream.in_checkpoint and seen.position is not None:
+        stream.removed_at_first |= any(entry.key > id_key(seen.position) for entry in entries)
     if world.query.takes_a_batch and is_shared and seen.position is not None:
         unread = [entry for entry in entries if entry.key > id_key(seen.position)]
         world.model.excuse(unread, Reason.REMOVED_AMID)

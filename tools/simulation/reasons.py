@@ -184,6 +184,10 @@ class Reason(StrEnum):
         "the operator has deleted the note of a redrive",
         "which names the command that continues",
     )
+    SENT_BACK_BEFORE = (
+        "sent back before its redrive was forgotten, or its stream alone was restored",
+        "Dead letters are sent back again",
+    )
     A_LETTER_BEFORE = (
         "a dead letter of a batch that an older copy of the checkpoint does not have",
         "sets the group back to the checkpoint, and reads the entries again",
