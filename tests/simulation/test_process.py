@@ -132,6 +132,7 @@ DOCUMENTED = {
     "A group is moved or created again while its query takes or reserves a batch": [(62000524, "renew")],
     "A new checkpoint continues where the group stands": [(82006841, "renew"), (83006433, "faults", "renew")],
     "It may be counted although its row or dead letter is written": [(82004336, "renew")],
+    "Their entries are acknowledged without a dead letter": [(86100125, "lists")],
     "Dead letters are sent back again": [(80020627,), (82014704, "renew")],
     "Its rows are written again": [(81012598, "faults"), (82014157, "renew")],
     "The query begins at the stream's end at that moment, or at the ID": [(961151,), (40120097, "faults")],
@@ -177,6 +178,8 @@ EXCUSED = {
     ],
     # unnoticed.md, Who may delete keys: rstream:missing
     "a server from before the tasks' notes of a deleted entry": [(81011429, "faults")],
+    # commands.md, rstream groups seek: those above the new position are delivered again
+    "sought for an older copy, and the newer checkpoint is used again": [(81017013, "faults")],
     # unnoticed.md, Who operates queries and groups: the newer checkpoint is used again
     "an older copy of the checkpoint has replaced the record": [(830368, "lists")],
     # the same: what it has left pending, also for others
