@@ -226,6 +226,7 @@ EXCUSED = {
         (83006828, "faults", "renew"),
         (83005039, "faults", "renew"),
         (83008975, "faults", "renew"),
+        (98001186, "faults", "renew"),
     ],
     "pieces of a batch that was cut wait for a run without noAck": [(81004388, "faults"), (80006002,)],
     "an entry that does not fit is deleted unread": [(81004471, "faults")],
@@ -261,6 +262,7 @@ EXCUSED = {
     "a retry is lost with the entry that it retries": [(8600490,)],
     "removed while it was pending for another consumer": [(8600593,)],
     "a group that another process creates for the query delivers again, also to others": [(95002037,)],
+    "a run without mode=DEADLETTER after a batch with notes: the operator sets it again": [(96000225, "faults")],
 }
 
 
