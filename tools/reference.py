@@ -42,6 +42,7 @@ from spark_streams.jobs.job import ACCESS_SHAPE
 from spark_streams.jobs.job_config import FREE, Shape
 from spark_streams.operations.monitor import exported_metrics as exporter_metrics
 from tools import rights, server_keys
+from tools.bench.peers import page as peers_page
 from tools.simulation.mutants.table import MUTANTS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -393,6 +394,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "more-rights": rights.print_more,
     **{f"keys-{part}": partial(print_keys, part) for part in server_keys.TABLES},
     "mutants": mutants_of_product,
+    "peers": peers_page.table,
 }
 
 
@@ -409,6 +411,7 @@ def main() -> int:
     """Write the pages. Print the names of the files that changed, and how many options there are."""
     texts = {page: printed(page.read_text(encoding="utf-8")) for page in sorted(PAGES.rglob("*.md"))}
     texts |= {ROOT / "conf" / f"{job}.schema.json": job_schema(job) for job in JOBS}
+    texts |= {peers_page.CHART: peers_page.chart()} if peers_page.found() else {}
     for file, text in texts.items():
         if not file.exists() or file.read_text(encoding="utf-8") != text:
             file.write_text(text, encoding="utf-8")

@@ -107,7 +107,7 @@ DOCUMENTED = {
     ],
     "passed over by `seek`, or left pending by an earlier checkpoint": [(3100586,)],
     "or while entries are pending that no batch has": [(9150020, "drawn")],
-    "restored once more, to a newer state": [(820141,), (80016433,)],
+    "restored once more, to a newer state": [(820141,), (80016433,), (96002091, "faults")],
     "or its record (`maxDeliveries`) are missing, or older": [(61001354, "faults")],
     "before the query's group was created (or it is then destroyed)": [(61000158, "faults")],
     "writes the dead letter, or sends the entries back, again": [
@@ -228,6 +228,7 @@ EXCUSED = {
         (83006828, "faults", "renew"),
         (83005039, "faults", "renew"),
         (83008975, "faults", "renew"),
+        (98001186, "faults", "renew"),
     ],
     "pieces of a batch that was cut wait for a run without noAck": [(81004388, "faults"), (80006002,)],
     "an entry that does not fit is deleted unread": [(81004471, "faults")],
@@ -262,6 +263,8 @@ EXCUSED = {
     "another process with onNewCheckpoint=restart has set the groups": [(8600158,)],
     "a retry is lost with the entry that it retries": [(8600490,)],
     "removed while it was pending for another consumer": [(8600593,)],
+    "a group that another process creates for the query delivers again, also to others": [(95002037,)],
+    "a run without mode=DEADLETTER after a batch with notes: the operator sets it again": [(96000225, "faults")],
 }
 
 

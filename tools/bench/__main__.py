@@ -49,7 +49,11 @@ def main() -> int:
         metavar="group",
         help=f"{', '.join(GROUPS)} (default: all but {', '.join(sorted(ON_REQUEST))})",
     )
-    parser.add_argument("--json", action="store_true", help=f"also write the medians into docs/internals/{FILE.name}")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help=f"also write the medians into docs/internals/{FILE.name}; with --only, in place of these rows",
+    )
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="measurements of each row (default 5)")
     parser.add_argument("--only", metavar="TEXT", help="measure only rows whose number or measure contains TEXT")
     parser.add_argument("--share", type=float, default=1.0, metavar="F", help="of the entries of peers: 0.01 tries it")
@@ -57,8 +61,8 @@ def main() -> int:
     unknown = [name for name in arguments.groups if name not in GROUPS]
     if unknown:
         parser.error(f"there is no group {unknown[0]}; the groups are {', '.join(GROUPS)}")
-    if arguments.json and (arguments.only or arguments.share != 1):
-        parser.error("--json writes whole groups: leave out --only and --share")
+    if arguments.json and arguments.share != 1:
+        parser.error("--json writes whole measurements: leave out --share")
     if not have_redis():
         print(
             "bench: redis-server and redis-benchmark are not installed. Every comparison needs them: install Redis.",
@@ -67,18 +71,24 @@ def main() -> int:
         return 1
     console = Console(emoji=False, stderr=True)
     for name in arguments.groups or [name for name in GROUPS if name not in ON_REQUEST]:
-        with contextlib.ExitStack() as stack, console.status(name) as status:
-            title, module = GROUPS[name]
-            share = {"share": arguments.share} if name == "peers" else {}
-            rows: list[Row] = getattr(importlib.import_module(f"tools.bench.{module}"), f"{name}_rows")(stack, **share)
-            if arguments.only:
-                rows = [row for row in rows if arguments.only in row.number or arguments.only in row.measure]
-            run_in_turns(rows, arguments.rounds, status.update)
-        rounds = max((len(row.our_figures) for row in rows), default=0)
-        in_turns = "one measurement each" if rounds == 1 else f"{rounds} rounds in turns, median and range"
-        show(rows, f"{title}: {in_turns}, {os.cpu_count()} cores", Console(emoji=False))
-        if arguments.json:
-            record(name, rows)
+        title, module = GROUPS[name]
+        rows: list[Row] = []
+        part = True  # an interrupted run has figures, too
+        try:
+            with contextlib.ExitStack() as stack, console.status(name) as status:
+                share = {"share": arguments.share} if name == "peers" else {}
+                rows = getattr(importlib.import_module(f"tools.bench.{module}"), f"{name}_rows")(stack, **share)
+                if arguments.only:
+                    rows = [row for row in rows if arguments.only in row.number or arguments.only in row.measure]
+                run_in_turns(rows, arguments.rounds, status.update)
+            part = bool(arguments.only)
+        finally:
+            measured = [row for row in rows if row.our_figures or row.skipped]
+            rounds = max((len(row.our_figures) for row in measured), default=0)
+            in_turns = "one measurement each" if rounds == 1 else f"{rounds} rounds in turns, median and range"
+            show(measured, f"{title}: {in_turns}, {os.cpu_count()} cores", Console(emoji=False))
+            if arguments.json:
+                record(name, measured, part=part)
     return 0
 
 

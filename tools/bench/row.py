@@ -27,6 +27,10 @@ FILE = Path(__file__).resolve().parents[2] / "docs" / "internals" / "figures.jso
 Run = Callable[[], float | Mapping[str, float]]
 
 
+class NoFigureError(RuntimeError):
+    """A run that gives no figure: it took too long, or its program has ended."""
+
+
 @dataclass
 class Row:
     """One measure. The ratio is ours to the peer's, round by round; without a peer, the figure itself counts."""
@@ -45,7 +49,7 @@ class Row:
     peers_figure: str = ""  # the same of the peer's; empty: `name`
     our_figures: list[float] = field(default_factory=list)
     peer_figures: list[float] = field(default_factory=list)
-    skipped: str = ""  # reason why there are no figures
+    skipped: str = ""  # reason why there are no figures, or fewer rounds
 
     @property
     def ratios(self) -> list[float]:
@@ -68,9 +72,9 @@ class Row:
 
 def run_in_turns(rows: Sequence[Row], rounds: int, tell: Callable[[str], None]) -> None:
     """Measure all rows. Our side and the peer's take turns, and so does the side that begins a round. A run that
-    several rows have is made once a round."""
+    several rows have is made once a round; rows of one that gives no figure are not measured again."""
     for number in range(rounds):
-        made: dict[Run, float | Mapping[str, float]] = {}
+        made: dict[Run, float | Mapping[str, float] | NoFigureError] = {}
         for row in rows:
             if row.skipped or number >= (row.rounds or rounds):
                 continue
@@ -78,11 +82,21 @@ def run_in_turns(rows: Sequence[Row], rounds: int, tell: Callable[[str], None]) 
             sides = [(row.ours, row.name, row.our_figures)]
             if row.peer is not None:
                 sides.append((row.peer, row.peers_figure or row.name, row.peer_figures))
+            found = []
             for run, name, figures in sides if number % 2 == 0 else reversed(sides):
                 if run not in made:
-                    made[run] = run()
+                    try:
+                        made[run] = run()
+                    except NoFigureError as error:
+                        made[run] = error
                 value = made[run]
-                figures.append(value[name] if isinstance(value, Mapping) else value)
+                if isinstance(value, NoFigureError):
+                    row.skipped = str(value)
+                else:
+                    found.append((figures, value[name] if isinstance(value, Mapping) else value))
+            if not row.skipped:
+                for figures, value in found:
+                    figures.append(value)
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------
@@ -96,8 +110,8 @@ def show(rows: Sequence[Row], title: str, console: Console) -> None:
     for row in rows:
         sign, times = "≥" if row.at_least else "≤", row.peer is not None
         target = "" if row.target is None else f"{sign} {_ratio(row.target, row, 'g')}"
-        if row.skipped:
-            table.add_row(row.number, row.measure, "", "", "", "[dim]" + row.skipped, "", target)
+        if row.skipped and not row.our_figures:
+            table.add_row(row.number, row.measure, "", "", "", "[dim]" + row.skipped.partition("\n")[0], "", target)
             continue
         ours = figure(statistics.median(row.our_figures), row.unit)
         peer = figure(statistics.median(row.peer_figures), row.unit) if times else ""
@@ -108,7 +122,8 @@ def show(rows: Sequence[Row], title: str, console: Console) -> None:
     console.print(table)
     console.print("\nWhat was run:")
     for row in rows:
-        console.print(f"  {row.number:<5} {row.measure}: [dim]{row.ran}", highlight=False)
+        said = f"{row.ran}; not in each round: {row.skipped}" if row.skipped else row.ran
+        console.print(f"  {row.number:<5} {row.measure}: [dim]{said}", highlight=False)
 
 
 def figure(value: float, unit: str) -> str:
@@ -128,11 +143,20 @@ def _ratio(value: float, row: Row, form: str = ".2f") -> str:
 # -- the file ----------------------------------------------------------------------------------------------------------
 
 
-def record(group: str, rows: Sequence[Row], file: Path = FILE) -> None:
-    """Write a group that was measured into the file, in place of the one that is there."""
+def record(group: str, rows: Sequence[Row], file: Path = FILE, part: bool = False) -> None:
+    """Write a group that was measured into the file, in place of the one that is there. part: in place of the same
+    rows of it."""
     groups = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    groups[group] = {**_circumstances(), "rows": [_summary(row) for row in rows if row.our_figures]}
+    found = [_summary(row) for row in rows if row.our_figures]
+    if part:
+        keys = {_key(one) for one in found}
+        found = [one for one in groups.get(group, {"rows": []})["rows"] if _key(one) not in keys] + found
+    groups[group] = {**_circumstances(), "rows": found}
     file.write_text(json.dumps(groups, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _key(summary: Mapping[str, object]) -> tuple[object, ...]:
+    return summary["number"], summary["measure"], summary.get("peer")
 
 
 def rows_in(file: Path = FILE) -> list[dict[str, Any]]:

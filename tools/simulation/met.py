@@ -43,6 +43,7 @@ _OTHERS: Mapping[str, str] = {
     "OffsetError": "set the options back",
     "ReplicationError": "repair the replication",
     "DecodeError": "another mode",
+    "InvalidOptionError": "its mode again",
 }
 
 

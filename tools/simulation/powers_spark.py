@@ -14,6 +14,7 @@ from spark_streams.connector.source.group_client import lease_key
 from spark_streams.connector.wire.lease import TTL
 from spark_streams.operations.verify.history import id_key
 from tools.simulation.actor import Actor, Killed, TaskFailed
+from tools.simulation.at_peace import unnoticed
 from tools.simulation.options import PATTERN, with_option, without
 from tools.simulation.powers_clients import NAMES
 from tools.simulation.reasons import Reason
@@ -201,6 +202,7 @@ def _begins(world: World) -> bool:
     """Let another process begin to read. Return whether it has the lease of all streams; False also if it cannot reach
     the server, or if its pattern has found none: it knows of no checkpoint."""
     first, world.process, world.rival = world.process, _RIVAL, world.process
+    before = _positions(world)
     world.keeps_leases = True
     try:
         reader = world.query.another_reader()
@@ -216,7 +218,16 @@ def _begins(world: World) -> bool:
         return False
     finally:
         world.process, world.rival = first, None
+        for name, position in _positions(world).items():
+            if position is not None and before[name] is None:  # a missing group was created where a new query begins
+                entries = [entry for entry in world.model.entries_of(name) if entry.key > id_key(position)]
+                world.model.stream(name).back |= {entry.n for entry in entries}
     return bool(batches.streams)
+
+
+def _positions(world: World) -> dict[str, str | None]:
+    with unnoticed(world):
+        return {name: world.see(name).position for name in world.query.reads()}
 
 
 def _reads_again(world: World) -> None:

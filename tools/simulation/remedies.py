@@ -23,7 +23,7 @@ from spark_streams.operations.verify.history import id_key
 from spark_streams.operations.verify.judge import Facts, judge
 from tools.simulation.met import GOES_ON, LEDGER_REMEDIES, RESTORING, finding_of, named_in, pair
 from tools.simulation.model import OTHER_CHECKPOINT, OTHERS, REMOVED_WITH_COMMIT, RETURNED
-from tools.simulation.options import without
+from tools.simulation.options import with_option, without
 from tools.simulation.reasons import Reason
 from tools.simulation.setup import Step
 from tools.simulation.sinks import OUT
@@ -58,6 +58,11 @@ class Operator:
             world.tell("   operator: the mode that the error names")
             self._notes(error, "another mode")
             query.options = {name: value for name, value in query.options.items() if name != "mode"}
+            return
+        if "Set mode=DEADLETTER" in text and "DEADLETTER" in query.modes - {query.options.get("mode")}:
+            world.tell("   operator: the mode of the last batch again")
+            self._notes(error, "its mode again")
+            query.options = with_option(query.options, "mode", "DEADLETTER")
             return
         if not isinstance(error, StreamStateError):
             world.fail(f"unexpected | {shape(error)} | {query.mode}", text)

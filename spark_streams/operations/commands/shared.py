@@ -9,7 +9,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -305,10 +305,11 @@ def console() -> Console:
     return Console(emoji=False, highlight=False, width=_WIDE if wide else None)
 
 
-def print_table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+def print_table(names: Sequence[str], rows: Sequence[Sequence[object]], narrow: int = 0) -> None:
     """Print a table. Columns of numbers and columns whose name ends in a blank are right-aligned. None is `?`.
 
-    On a terminal that is too narrow for whole numbers, IDs, times and words, each row is a block of lines.
+    On a terminal of less than narrow columns, or too narrow for whole numbers, IDs, times and words, each row is a
+    block of lines.
     """
     from rich.measure import Measurement
     from rich.table import Table
@@ -319,10 +320,12 @@ def print_table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     for column, name in enumerate(names):
         is_right = name.endswith(" ") or (bool(rows) and all(isinstance(row[column], int | None) for row in rows))
         is_whole = all(_WHOLE.fullmatch(row[column]) for row in cells)
-        table.add_column(name.strip(), justify="right" if is_right else "left", no_wrap=is_whole, overflow="fold")
+        longest = max((len(row[column]) for row in cells), default=0) if is_whole else None
+        side: Literal["left", "right"] = "right" if is_right else "left"
+        table.add_column(name.strip(), justify=side, no_wrap=is_whole, min_width=longest, overflow="fold")
     for row in cells:
         table.add_row(*map(Text, row))  # a plain string would be parsed as markup
-    if Measurement.get(screen, screen.options.update(max_width=_WIDE), table).minimum <= screen.width:
+    if max(narrow, Measurement.get(screen, screen.options.update(max_width=_WIDE), table).minimum) <= screen.width:
         screen.print(table if rows else "none")
         return
     for number, row in enumerate(cells):

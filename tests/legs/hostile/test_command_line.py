@@ -87,6 +87,8 @@ def words_for(chance: random.Random, path: tuple[str, ...], command: click.Comma
             words += [name, *([] if is_flag else [value_for(chance, param) for _ in range(param.nargs)])]
     if path in (("top",), ("exporter",)):
         words.append("--once")
+    if path == ("verify",):  # else Spark runs for minutes
+        words += ["--minutes", "0.05", "--spark-submit", "false"]
     if path == ("wait",):  # without it, it may wait forever
         words += ["--for", chance.choice(["1ms", "1ms", *BAD_DURATIONS])]
     if any("--url" in param.opts for param in command.params):

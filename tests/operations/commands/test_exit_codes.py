@@ -40,9 +40,28 @@ def test_no_width_of_a_terminal_breaks_an_id(environment: dict[str, str], column
     with redis.Redis.from_url(url) as client:
         client.xadd("of a long name", {"a": 1}, id="1796014207843-0")
         client.xgroup_create("of a long name", "of the night", "$")
-    for words in (["lag"], ["where", "of a long name", "1796014207843-0"], ["streams"]):
+    # `where` prints the ID in its first line, and where the group stands.
+    for words, times in ((["lag"], 1), (["where", "of a long name", "1796014207843-0"], 2), (["streams"], 1)):
         shown = CliRunner().invoke(main, [*words, "--url", url], env=width)
-        assert (shown.exit_code, "1796014207843-0" in shown.output) == (0, True), shown.output
+        assert (shown.exit_code, shown.output.count("1796014207843-0")) == (0, times), shown.output
+
+
+@pytest.mark.parametrize("columns", [60, 79, 119])
+def test_a_journey_on_a_narrow_terminal_is_a_block_for_each_event(environment: dict[str, str], columns: int) -> None:
+    words = ["where", "s", "5-3", "--url", environment["RSTREAM_URL"]]
+    shown = CliRunner().invoke(main, words, env={"COLUMNS": str(columns)}).output
+    assert [line.split(None, 1)[1].strip() for line in shown.splitlines() if line.startswith("event")] == [
+        "added",
+        "not delivered",
+    ]
+    assert max(map(len, shown.splitlines())) <= columns
+
+
+def test_a_check_of_a_stream_that_is_missing_names_the_nearest(environment: dict[str, str]) -> None:
+    with redis.Redis.from_url(environment["RSTREAM_URL"]) as client:
+        client.xadd("orders", {"a": 1})
+    shown = CliRunner().invoke(main, ["lag", "ordres", "--max", "1", "--url", environment["RSTREAM_URL"]])
+    assert (shown.exit_code, shown.output.rpartition("; ")[2]) == (3, "did you mean 'orders'?\n")
 
 
 def test_an_option_before_its_command_is_named_with_it() -> None:

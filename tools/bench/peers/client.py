@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -14,10 +15,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tools.bench.row import NoFigureError
 from tools.processor_time import ProcessorTime, processes_of
 from tools.servers.server import processor_seconds
 
 _EVERY = 0.2  # seconds between two looks at the memory
+LONGEST = 200.0  # seconds that a request may take, and a row
+
+
+# Figure → unit. More is better of those a second.
+MOVED = dict.fromkeys(("rate", "rate of a client core", "rate of a server core"), "/s")
+MOVED |= dict.fromkeys(("client MB", "server MB"), "MB")
+
+
+def moved(cost: Mapping[str, float], count: int) -> dict[str, float]:
+    """Return the figures of `MOVED`, from those of `costs`."""
+    cores = {f"rate of a {part} core": count / max(cost[part], 0.01) for part in ("client", "server")}
+    return {"rate": count / cost["seconds"], **cores, **{name: cost[name] for name in ("client MB", "server MB")}}
 
 
 class Client(contextlib.AbstractContextManager["Client"]):
@@ -36,21 +50,33 @@ class Client(contextlib.AbstractContextManager["Client"]):
 
     def kill(self) -> None:
         """Kill the program and its JVM at once, as a lost machine would."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
+        self._end()
         self._process.communicate()
 
+    def _end(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
     def ask(self, request: str | Mapping[str, Any]) -> Any:
-        """Return the answer to a request."""
+        """Return the answer to a request. Raises NoFigureError: the program has ended."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write((request if isinstance(request, str) else json.dumps(request)) + "\n")
-        self._process.stdin.flush()
-        for line in self._process.stdout:
-            if line.startswith("answer "):
-                return json.loads(line.removeprefix("answer "))
+        begun, timer = time.monotonic(), threading.Timer(LONGEST, self._end)
+        timer.start()
+        with contextlib.ExitStack() as ended, contextlib.suppress(BrokenPipeError):
+            ended.callback(timer.cancel)
+            self._process.stdin.write((request if isinstance(request, str) else json.dumps(request)) + "\n")
+            self._process.stdin.flush()
+            for line in self._process.stdout:
+                if line.startswith("answer "):
+                    return json.loads(line.removeprefix("answer "))
         self._log.seek(0)
-        raise RuntimeError(f"the program has ended: {str(request)[:300]}\n{self._log.read()[-3000:]}")
+        log = self._log.read()
+        causes = re.findall(r"^(?:Caused by: )?[\w.]+(?:Error|Exception)\b.*", log, re.MULTILINE)
+        reason = " ".join(["has ended:", *causes[-1:]])
+        if time.monotonic() - begun >= LONGEST:
+            reason = f"took more than {LONGEST:g} s"
+        raise NoFigureError(f"the program {reason}\n{str(request)[:300]}\n{log[-3000:]}")
 
 
 @contextlib.contextmanager

@@ -8,7 +8,9 @@ import re
 import time
 from collections.abc import Iterator
 
+from tools.bench.peers.client import LONGEST
 from tools.bench.peers.sides import Side
+from tools.bench.row import NoFigureError
 from tools.bench.servers import producing, request
 
 _EVERY = 0.01  # seconds between two additions
@@ -34,9 +36,9 @@ def feeding(side: Side, stream: str, rate: int, numbered: bool = True) -> Iterat
     producer = side.bench.producer()
 
     def add_messages(stamp: int, due: int) -> None:
-        for one in range(count[0], count[0] + due):
-            producer.produce(stream, b'{"t":%d,"n":%d}' % (stamp, one if numbered else 0))
-        producer.flush()
+        numbers = range(count[0], count[0] + due) if numbered else [0] * due
+        producer.produce_batch(stream, [{"value": b'{"t":%d,"n":%d}' % (stamp, one)} for one in numbers])
+        producer.flush(LONGEST)
         count[0] += due
 
     with producing(rate, _EVERY, add_messages):
@@ -67,13 +69,21 @@ class Arrived:
                 if message.error() is None:
                     self.numbers.append(int(re.findall(rb'"n":"?(\d+)', message.value())[0]))
 
-    def wait(self, number: int, seconds: float = 180) -> float:
+    def all(self) -> None:
+        """Take everything that was sent, when nothing is sent any more."""
+        count = -1
+        while count != len(self.numbers):
+            count = len(self.numbers)
+            time.sleep(0.2)
+            self.look()
+
+    def wait(self, number: int) -> float:
         """Wait for a row with this number or a later one. Return the moment."""
-        deadline, place = time.monotonic() + seconds, 0
+        deadline, place = time.monotonic() + LONGEST, 0
         while not any(one >= number for one in self.numbers[place:]):
             place = len(self.numbers)
             self.look()
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{self._side.name}: event {number} did not arrive, of {len(self.numbers)} rows")
+                raise NoFigureError(f"{self._side.name}: event {number} did not arrive, of {len(self.numbers)} rows")
             time.sleep(0.005)
         return time.monotonic()

@@ -6,6 +6,7 @@ A request has the function of this module that it names (`do`), with its other v
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,8 @@ def session(jars: str) -> SparkSession:
     }  # fmt: skip
     builder = SparkSession.builder.master("local[2]").config(map=settings)
     spark = (builder.config("spark.jars", jars) if jars else builder).getOrCreate()
+    if not jars:  # as the README says
+        importlib.import_module("spark_streams").register(spark)
     spark.sparkContext.setLogLevel("OFF")
     return spark
 
@@ -49,12 +52,18 @@ def write(sink: Mapping[str, Any]) -> None:
 
 
 def query(
-    source: Mapping[str, Any], sink: Mapping[str, Any], checkpoint: str, trigger: Mapping[str, Any]
-) -> dict[str, float]:
-    """Start a query. With the trigger availableNow, wait for its end; return rows and milliseconds of its batches."""
-    reader = SparkSession.builder.getOrCreate().readStream.format(source["format"]).options(**source["options"])
-    frame = (reader.schema(source["schema"]) if "schema" in source else reader).load()
-    writer = _selected(_selected(frame, source), sink).writeStream.option("checkpointLocation", checkpoint)
+    sources: Mapping[str, Mapping[str, Any]], sql: str, sink: Mapping[str, Any], checkpoint: str,
+    trigger: Mapping[str, Any],
+) -> dict[str, float]:  # fmt: skip
+    """Start a query over views. With the trigger availableNow, wait for its end; return rows and milliseconds of its
+    batches."""
+    spark = SparkSession.builder.getOrCreate()
+    for name, source in sources.items():
+        reader = spark.readStream.format(source["format"]).options(**source["options"])
+        frame = _selected((reader.schema(source["schema"]) if "schema" in source else reader).load(), source)
+        timed = frame.withWatermark(source["watermark"], "0 seconds") if "watermark" in source else frame
+        timed.createOrReplaceTempView(name)
+    writer = _selected(spark.sql(sql), sink).writeStream.option("checkpointLocation", checkpoint)
     if sink["format"] == "redis-py":
         writer = writer.foreachBatch(_redis_py(**sink["options"]))
     else:

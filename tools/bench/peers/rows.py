@@ -1,4 +1,4 @@
-"""The rows K1, K3, K4, K6: each a run of ours and of a peer."""
+"""The rows: each a run of ours and of a peer. The runs of K1, K3, K4, K6 are here."""
 
 from __future__ import annotations
 
@@ -10,36 +10,30 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from tools.bench.peers.client import Client, costs
+from examples.nexmark.queries import QUERIES
+from tools.bench.peers.client import MOVED, Client, costs, moved
 from tools.bench.peers.events import Arrived, feeding
+from tools.bench.peers.queries import EVENTS, nexmark, trigger
 from tools.bench.peers.sides import SHAPES, Bench, Flink, Kafka, KafkaAvro, Ours, Side, SparkRedis
 from tools.bench.peers.tables import arrivals, sizes
-from tools.bench.row import Row
+from tools.bench.row import NoFigureError, Row
 
 _MANY = 2_000_000  # entries of K1 and K3
 _WARM = 10  # a run before the measured one has one entry of so many
-# Figure → unit. More is better of those a second.
-_RATES = "rate", "rate of a client core", "rate of a server core"
-_MOVING = dict.fromkeys(_RATES, "/s") | dict.fromkeys(("client MB", "server MB"), "MB")
+# Rounds of K1 by shape and sink, at most; the others take long: one.
+_ROUNDS = {("three", "noop"): 5, ("three", "parquet"): 2, ("twenty", "noop"): 2, ("json", "noop"): 2}
 
 Figures = Callable[[], Mapping[str, float]]
 
 
 def _rows(number: str, measure: str, ran: str, ours: Figures, peer: Figures, side: Side, rounds: int | None,
-          units: Mapping[str, str] = _MOVING, targets: Mapping[str, float] = {}) -> list[Row]:  # fmt: skip
+          units: Mapping[str, str] = MOVED, targets: Mapping[str, float] = {}) -> list[Row]:  # fmt: skip
     """Return a row for each figure of two runs."""
     return [
         Row(number, f"{measure}: {name}", ran, unit, targets.get(name), ours, peer, side.name, unit == "/s", rounds,
             name)
         for name, unit in units.items()
     ]  # fmt: skip
-
-
-def _moved(cost: Mapping[str, float], count: int) -> dict[str, float]:
-    """Return the figures of `_MOVING`."""
-    cores = {f"rate of a {part} core": count / max(cost[part], 0.01) for part in ("client", "server")}
-    megabytes = {name: value for name, value in cost.items() if name.endswith(" MB")}
-    return {"rate": count / cost["seconds"], **cores, **megabytes}
 
 
 # -- K1: read ----------------------------------------------------------------------------------------------------------
@@ -57,8 +51,8 @@ def drain(side: Side, partitions: int, shape: str, sink: str) -> dict[str, float
     if sink == "parquet":
         read = _rows_in(folder / "table")
     if read != count:
-        raise RuntimeError(f"{side.name}: {read} of {count} rows")
-    return _moved(cost, count)
+        raise NoFigureError(f"{side.name}: {read} of {count} rows")
+    return moved(cost, count)
 
 
 def _rows_in(folder: Path) -> int:
@@ -86,7 +80,10 @@ def drained(bench: Bench) -> list[Row]:
                 peer = functools.partial(drain, side, partitions, shape, sink)
                 targets = {"rate of a client core": 0.8} if isinstance(side, Kafka) else {}
                 targets |= {"rate": 5.0} if isinstance(side, SparkRedis) else {}
-                rows += _rows("K1", measure, ran, ours, peer, side, None if shape == "three" else 3, targets=targets)
+                rounds = 1 if isinstance(side, SparkRedis) else _ROUNDS.get((shape, sink), 1)
+                if isinstance(side, KafkaAvro) or partitions == 1:
+                    rounds = min(rounds, 2)
+                rows += _rows("K1", measure, ran, ours, peer, side, rounds, targets=targets)
     return rows
 
 
@@ -108,8 +105,8 @@ def write(side: Side) -> dict[str, float]:
         written = bench.redis.call("XLEN", name)
         bench.redis.call("DEL", name)
         if written != count:
-            raise RuntimeError(f"{side.name}: {written} of {count} rows")
-    return _moved(cost, count)
+            raise NoFigureError(f"{side.name}: {written} of {count} rows")
+    return moved(cost, count)
 
 
 def written(bench: Bench) -> list[Row]:
@@ -121,19 +118,18 @@ def written(bench: Bench) -> list[Row]:
     of_flink = f"{ran}; Flink makes its rows with datagen"
     target = {"rate": 0.8}
     return [
-        *_rows("K3", "write, exactly once", f"{ran}; the connector at least once", once, kafka, Kafka(bench), None,
+        *_rows("K3", "write, exactly once (the connector: at least once)", ran, once, kafka, Kafka(bench), 3,
                targets=target),
-        *_rows("K3", "write, at least once", ran, at_least, kafka, Kafka(bench), None),
-        *_rows("K3", "write, exactly once", of_flink, once, functools.partial(write, flink), flink, None),
+        *_rows("K3", "write, at least once", ran, at_least, kafka, Kafka(bench), 3),
+        *_rows("K3", "write, exactly once", of_flink, once, functools.partial(write, flink), flink, 3),
         *_rows("K3", "write, at least once", of_flink, at_least, functools.partial(write, flink_at_least),
-               flink_at_least, None),
+               flink_at_least, 3),
     ]  # fmt: skip
 
 
 # -- K4, K6: a query that goes on --------------------------------------------------------------------------------------
 
 _RATE = 2_000  # events a second
-_KILLS = 20
 _IDLE = 20.0  # seconds
 
 
@@ -156,20 +152,19 @@ def kill(side: Side) -> dict[str, float]:
             return client
 
         client = start()
-        for _ in range(max(2, round(_KILLS * min(1.0, side.bench.share)))):
+        for _ in range(max(2, round(side.kills * min(1.0, side.bench.share)))):
             arrived.wait(fed[0])
             time.sleep(chance.random() * 2)
             client.kill()
             killed = time.monotonic()
-            time.sleep(0.2)  # what was sent has arrived
-            arrived.look()
+            arrived.all()
             newest = max(arrived.numbers)
             client = start()
             seconds.append(arrived.wait(newest + 1) - killed)
         last = fed[0]
         arrived.wait(last - 1)
         time.sleep(10)
-        arrived.look()
+        arrived.all()
     found = set(arrived.numbers)
     lost = sum(number not in found for number in range(last))
     twice = len(arrived.numbers) - len(found)
@@ -177,18 +172,19 @@ def kill(side: Side) -> dict[str, float]:
 
 
 def _beside_all(number: str, measure: str, ran: str, run: Callable[[Side], Mapping[str, float]], bench: Bench,
-                rounds: int | None, units: Mapping[str, str], targets: Mapping[str, float]) -> list[Row]:  # fmt: skip
-    ours = functools.partial(run, Ours(bench))
-    return [
-        row
-        for side in (Kafka(bench), Flink(bench), SparkRedis(bench))
-        for row in _rows(number, measure, ran, ours, functools.partial(run, side), side, rounds, units, targets)
-    ]
+                rounds: int | None, units: Mapping[str, str], targets: Mapping[str, float],
+                peers: Sequence[type[Side]] = (Kafka, Flink, SparkRedis)) -> list[Row]:  # fmt: skip
+    ours, rows = functools.partial(run, Ours(bench)), list[Row]()
+    for side in (kind(bench) for kind in peers):
+        said = ran.format(ours=Ours.kills, peers=side.kills)
+        rows += _rows(number, measure, said, ours, functools.partial(run, side), side, rounds, units, targets)
+    return rows
 
 
 def killed(bench: Bench) -> list[Row]:
     """K4."""
-    ran = f"{_RATE:,} events/s from stream to stream, trigger 0 s, {_KILLS} times SIGKILL of the driver and its JVM"
+    ran = (f"{_RATE:,} events/s from stream to stream, trigger 0 s, SIGKILL of the driver and its JVM: {{ours}} times, "
+           "of the peer {peers} times")  # fmt: skip
     units = {"seconds to the next row": "s", "rows lost": "", "rows twice": ""}
     return _beside_all("K4", "kill", ran, kill, bench, 1, units, {"seconds to the next row": 1.0})
 
@@ -218,11 +214,35 @@ def cold(bench: Bench) -> list[Row]:
     ran = f"a new process: from its start to the first row in the next stream; then {_IDLE:g} s idle, trigger 0 s"
     targets = {"first row": 1.1, "idle client": 0.5, "idle server": 0.5}
     units = {"first row": "s", "idle client": "s/h", "idle server": "s/h", "client MB": "MB"}
-    return _beside_all("K6", "start, idle", ran, start, bench, None, units, targets)
+    return _beside_all("K6", "start, idle", ran, start, bench, 3, units, targets)
+
+
+# -- K5, K8 ------------------------------------------------------------------------------------------------------------
+
+
+def many(bench: Bench) -> list[Row]:
+    """K5."""
+    units = {"seconds": "s", "client": "s", "server": "s", "client MB": "MB", "server MB": "MB"}
+    rows = []
+    for whole, triggers in ((1_000, 4), (10_000, 2)):
+        count = bench.entries(whole)
+        ran = (f"10 new entries in each, availableNow, triggerExecution: median of {triggers - 1} after a first; "
+               "processor seconds and memory of the last; peer: partitions of a topic")  # fmt: skip
+        run = functools.partial(trigger, streams=count, triggers=triggers)
+        measure = f"a batch over {count:,} streams"
+        rows += _beside_all("K5", measure, ran, run, bench, 1, units, {"seconds": 1.0}, [Kafka])
+    return rows
+
+
+def queries(bench: Bench) -> list[Row]:
+    """K8."""
+    ran = f"{bench.entries(EVENTS):,} events, availableNow, local[2], into nothing, all in one process"
+    units = {f"{name}: {figure}": unit for name in QUERIES for figure, unit in MOVED.items()}
+    return _beside_all("K8", "Nexmark", ran, nexmark, bench, 1, units, {}, [Kafka, Flink])
 
 
 def peers_rows(stack: contextlib.ExitStack, share: float = 1.0) -> list[Row]:
     """Return all rows of the group. share: of the entries of a whole measurement."""
     bench = Bench(stack, share)
-    groups = (drained, arrivals, written, killed, cold, sizes)
+    groups = (drained, arrivals, written, killed, many, cold, sizes, queries)
     return [row for rows in groups for row in rows(bench)]

@@ -16,6 +16,7 @@ from typing import Any
 
 from tools.bench.peers import program
 from tools.bench.peers.client import Client
+from tools.bench.row import NoFigureError
 from tools.bench.servers import Running, running
 from tools.servers.jars import ROOT, fetched, java
 from tools.servers.kafka import Broker, running_kafka
@@ -112,7 +113,10 @@ class Bench:
         admin = importlib.import_module("confluent_kafka.admin")  # an environment without it is type-checked, too
         client = admin.AdminClient({"bootstrap.servers": self.kafka.url})
         if name not in client.list_topics(timeout=30).topics:
-            client.create_topics([admin.NewTopic(name, partitions, 1)])[name].result(60)
+            try:
+                client.create_topics([admin.NewTopic(name, partitions, 1)], request_timeout=120)[name].result(120)
+            except (admin.KafkaException, TimeoutError) as error:
+                raise NoFigureError(f"Kafka: no topic of {partitions:,} partitions within 120 s: {error}") from None
         return name
 
     def producer(self) -> Any:
@@ -128,6 +132,7 @@ class Side:
     name: str
     on_redis = False
     python, jars = sys.executable, ""
+    kills = 20  # of K4, in which a client of ours or of Kafka's starts in less time than the others
 
     def __init__(self, bench: Bench, delivery: str = "exactly-once") -> None:
         """delivery: of the sink, where there is a choice."""
@@ -143,10 +148,11 @@ class Side:
         bench = self.bench
         writer = self if isinstance(self, Kafka) else Ours(bench) if self.on_redis else Kafka(bench)
         names = [f"{len(shape.columns)}-{type(writer).__name__}-{partitions}-{count}" for count in counts]
-        for name, count in zip(names, counts, strict=True):
-            if name not in bench.loaded:
-                load({name if self.on_redis else bench.topic(name, partitions): writer}, shape, count)
-                bench.loaded.add(name)
+        if names[-1] not in bench.loaded:
+            with Kafka(bench).client() as client:
+                for name, count in zip(names, counts, strict=True):
+                    load(client, {name if self.on_redis else bench.topic(name, partitions): writer}, shape, count)
+            bench.loaded.add(names[-1])
         return names
 
     def client(self, recover: Path | None = None) -> Client:
@@ -172,8 +178,9 @@ class Side:
         files = {name: {"format": name, "options": {"path": str(folder / "table")}} for name in ("noop", "parquet")}
         trigger = {"availableNow": True} if interval is None else {"processingTime": f"{interval} seconds"}
         answer: Mapping[str, float] = client.ask({
-            "do": "query", "source": self.source(stream, shape.schema, folder.name),
-            "sink": files.get(sink) or self.sink(sink), "checkpoint": str(folder / "checkpoint"), "trigger": trigger,
+            "do": "query", "sources": {"input": self.source(stream, shape.schema, folder.name)},
+            "sql": "SELECT * FROM input", "sink": files.get(sink) or self.sink(sink),
+            "checkpoint": str(folder / "checkpoint"), "trigger": trigger,
         })  # fmt: skip
         return answer
 
@@ -192,7 +199,8 @@ class Ours(Side):
     name, on_redis = "ours", True
 
     def source(self, stream: str, schema: str, group: str) -> dict[str, Any]:
-        options = {"url": self.bench.redis.url, "group": group, "startingOffsets": "earliest", "streams": stream}
+        names = {"streamsPattern" if "*" in stream else "streams": stream}
+        options = {"url": self.bench.redis.url, "group": group, "startingOffsets": "earliest", **names}
         return {"format": "rstream", "schema": schema, "options": options}
 
     def sink(self, stream: str) -> dict[str, Any]:
@@ -238,7 +246,7 @@ def avro(schema: str) -> str:
 class Flink(Side):
     """Flink SQL, in one process with as many slots as the others have cores, and a checkpoint each second."""
 
-    name = "Flink"
+    name, kills = "Flink", 10
 
     def client(self, recover: Path | None = None) -> Client:
         settings = {"parallelism.default": "2", "execution.checkpointing.interval": "1s", "rest.port": "0"}
@@ -255,14 +263,12 @@ class Flink(Side):
         self, client: Client, stream: str, shape: Shape, sink: str, folder: Path, interval: int | None = None
     ) -> Mapping[str, float]:
         name = folder.name.replace("-", "_")
-        bounded = ", 'scan.bounded.mode' = 'latest-offset'" if interval is None else ""
-        self._create(client, f"in_{name}", shape.flink, f"{self._topic(stream)}, 'scan.startup.mode' = "
-                    f"'earliest-offset'{bounded}")  # fmt: skip
+        self.create(client, f"in_{name}", shape.flink, self.read(stream, interval is None))
         files = {
             "noop": "'connector' = 'blackhole'",
             "parquet": f"'connector' = 'filesystem', 'path' = 'file://{folder}/table', 'format' = 'parquet'",
         }
-        self._create(client, f"out_{name}", shape.flink, files.get(sink) or self._written(sink, name))
+        self.create(client, f"out_{name}", shape.flink, files.get(sink) or self._written(sink, name))
         client.ask(f"{'' if interval is None else '--'}INSERT INTO out_{name} SELECT * FROM in_{name}")
         return {}
 
@@ -271,16 +277,22 @@ class Flink(Side):
 
     def write(self, client: Client, stream: str, count: int) -> None:
         name = stream.replace("-", "_")
-        self._create(client, f"ids_{name}", "id BIGINT", "'connector' = 'datagen', 'fields.id.kind' = 'sequence', "
+        self.create(client, f"ids_{name}", "id BIGINT", "'connector' = 'datagen', 'fields.id.kind' = 'sequence', "
                     f"'fields.id.start' = '0', 'fields.id.end' = '{count - 1}'")  # fmt: skip
-        self._create(client, f"out_{name}", SHAPES["three"].flink, self._written(stream, name))
+        self.create(client, f"out_{name}", SHAPES["three"].flink, self._written(stream, name))
         client.ask(
             f"INSERT INTO out_{name} SELECT ELT(CAST(MOD(id, 5) AS INT) + 1, 'UA', 'AA', 'B6', 'DL', 'EV'), "
             f"CAST(MOD(id * 7919, 8500) AS INT), CAST(MOD(id, 2200) AS DOUBLE) / 10 - 20 FROM ids_{name}"
         )
 
-    def _create(self, client: Client, name: str, columns: str, options: str) -> None:
+    def create(self, client: Client, name: str, columns: str, options: str) -> None:
+        """Create a table."""
         client.ask(f"CREATE TABLE {name} ({columns}) WITH ({options})")
+
+    def read(self, stream: str, to_end: bool) -> str:
+        """Return the options of a topic that is read, to its end or for ever."""
+        bounded = ", 'scan.bounded.mode' = 'latest-offset'" if to_end else ""
+        return f"{self._topic(stream)}, 'scan.startup.mode' = 'earliest-offset'{bounded}"
 
     def _topic(self, stream: str) -> str:
         return (
@@ -299,7 +311,7 @@ class Flink(Side):
 class SparkRedis(Side):
     """spark-redis, on the newest Spark where it reads streams, with redis-py for what it cannot write."""
 
-    name, jars, on_redis = "spark-redis", "spark-redis", True
+    name, jars, on_redis, kills = "spark-redis", "spark-redis", True, 10
     python = str(Path(sys.prefix).parent / "spark-redis" / "bin" / "python")
 
     def source(self, stream: str, schema: str, group: str) -> dict[str, Any]:
@@ -314,10 +326,8 @@ class SparkRedis(Side):
         return {"format": "redis-py", "options": {"port": self.bench.redis.port, "stream": stream}}
 
 
-def load(streams: Mapping[str, Side], shape: Shape, count: int) -> None:
+def load(client: Client, streams: Mapping[str, Side], shape: Shape, count: int) -> None:
     """Write the same rows to the streams of these sides."""
-    bench = next(iter(streams.values())).bench
-    with Kafka(bench).client() as client:
-        client.ask({"do": "rows", "count": count, "select": shape.rows, "keep": False})
-        for stream, side in streams.items():
-            client.ask({"do": "write", "sink": side.sink(stream)})
+    client.ask({"do": "rows", "count": count, "select": shape.rows, "keep": False})
+    for stream, side in streams.items():
+        client.ask({"do": "write", "sink": side.sink(stream)})

@@ -12,12 +12,14 @@ from pathlib import Path
 import numpy as np
 
 from tools.bench.arrival import Table, waited, watching
+from tools.bench.peers.client import LONGEST, costs
 from tools.bench.peers.events import feeding
 from tools.bench.peers.sides import SHAPES, Bench, Flink, Kafka, Ours, Side, load
-from tools.bench.row import Row
+from tools.bench.row import NoFigureError, Row
 from tools.waiting import until
 
-_WARM_UP, _MEASURED, _LATEST = 5.0, 10.0, 5.0  # seconds; the last: that the last row may take
+_ARRIVED = {"p50": "ms", "p99": "ms", "client cores": "", "server cores": "", "client MB": "MB", "server MB": "MB"}
+_WARM_UP, _MEASURED, _LATEST = 4.0, 10.0, 4.0  # seconds; the last: that the last row may take
 
 
 class SparkFiles(Table):
@@ -46,16 +48,22 @@ def arrive(side: Side, rate: int, interval: int) -> dict[str, float]:
     with watching(table) as seen, side.client() as client:
         with feeding(side, stream, rate, numbered=False):
             side.run(client, stream, SHAPES["event"], "parquet", folder, interval)
-            until(lambda: seen, "the first row did not arrive", 120)
+            try:
+                until(lambda: seen, f"{side.name}: no row arrived", LONGEST)
+            except AssertionError as error:
+                raise NoFigureError(str(error)) from None
             begin = time.time() + _WARM_UP
-            time.sleep(_WARM_UP + measured)
+            time.sleep(_WARM_UP)
+            with costs(client, side.server) as cost:
+                time.sleep(measured)
         time.sleep(interval + _LATEST)
     milliseconds = waited(seen, begin, begin + measured)
     missing = max(0, round(rate * measured * 0.95) - len(milliseconds))  # they have waited until now, at least
     milliseconds = np.append(milliseconds, np.full(missing, (time.time() - begin) * 1000))
     if side.on_redis:
         bench.redis.call("DEL", stream)
-    return {f"p{one}": float(np.percentile(milliseconds, one)) for one in (50, 99)}
+    cores = {f"{part} cores": cost[part] / cost["seconds"] for part in ("client", "server")}
+    return cost | cores | {f"p{one}": float(np.percentile(milliseconds, one)) for one in (50, 99)}
 
 
 def arrivals(bench: Bench) -> list[Row]:
@@ -68,9 +76,9 @@ def arrivals(bench: Bench) -> list[Row]:
                 peer = functools.partial(arrive, side, rate, interval)
                 rows += [
                     Row("K2", f"event to row in Parquet, {rate:,}/s, interval {interval} s: {name}",
-                        f"{_MEASURED:g} s; Flink: checkpoints each second", "ms", 1.0, ours, peer, side.name, False, 1,
-                        name)
-                    for name in ("p50", "p99")
+                        f"{_MEASURED:g} s; Flink: checkpoints each second; cores: processor seconds a second", unit,
+                        1.0 if unit == "ms" else None, ours, peer, side.name, False, 1, name)
+                    for name, unit in _ARRIVED.items()
                 ]  # fmt: skip
     return rows
 
@@ -87,7 +95,8 @@ def at_rest(bench: Bench, shape: str) -> dict[str, float]:
         alone = Bench(stack)
         alone.redis.call("CONFIG", "SET", "appendonly", "yes", "auto-aof-rewrite-percentage", "0")
         topic = alone.topic(f"{name}-log")
-        load({name: Ours(alone, "at-least-once"), topic: Kafka(alone)}, SHAPES[shape], count)
+        with Kafka(alone).client() as client:
+            load(client, {name: Ours(alone, "at-least-once"), topic: Kafka(alone)}, SHAPES[shape], count)
         memory = alone.redis.call("MEMORY", "USAGE", name, "SAMPLES", "0")
         home = Path(alone.redis.call("CONFIG", "GET", "dir")[1].decode())
         alone.redis.call("SAVE")

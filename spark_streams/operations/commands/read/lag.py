@@ -15,6 +15,7 @@ from spark_streams.base.units import count, counted, duration
 from spark_streams.connector.errors import StreamStateError
 from spark_streams.connector.lag.survey import GroupLag, Survey, trimmed_line
 from spark_streams.connector.operator_commands import shell_line
+from spark_streams.connector.wire.scan import hint_of_names
 from spark_streams.operations.commands import shared
 from spark_streams.operations.commands.exit_codes import CHECK_FAILED, UNPROVED, found
 from spark_streams.operations.commands.stream_names import named_streams, streams_by_word
@@ -59,14 +60,17 @@ def _verdict(
 
 
 def find_missing(
-    found: Survey, by_word: Mapping[str, tuple[Sequence[str | bytes], bool]], group: str | None, address: str
+    found: Survey,
+    by_word: Mapping[str, tuple[Sequence[str | bytes], bool]],
+    group: str | None,
+    server: Server,
 ) -> list[str]:
     """Return a line for each stream that was named and does not exist or lacks the group, and for each pattern without
     such a stream. by_word: the streams of each word, and whether it is a pattern; empty: all streams; group: None: any
     group."""
     with_group = {one.stream for one in found.groups if group in (None, one.group)}
     existing = {one.stream for one in found.streams}
-    wanted = "group" if group is None else f"group {group!r}"
+    wanted, address = "group" if group is None else f"group {group!r}", server.address
     if not by_word:
         return [] if with_group else [f"no {wanted} at {address}; rstream streams lists the streams and their groups"]
     missing = []
@@ -79,7 +83,7 @@ def find_missing(
             continue
         for stream in streams:
             if stream not in existing:
-                missing.append(f"no stream {stream!r} at {address}; rstream streams lists the streams")
+                missing.append(f"no stream {stream!r} at {address}; {hint_of_names(server, [stream])}")
             elif stream not in with_group:
                 listing = shell_line(
                     ["groups", "list", "--", stream] if stream.startswith("-") else ["groups", "list", stream]
@@ -185,7 +189,7 @@ def lag(
         snapshot = survey(server, streams, None if max_entries is None else max_entries + 1)
         address = str(server.address)
         if is_check:
-            missing = find_missing(snapshot, by_word, group, address)
+            missing = find_missing(snapshot, by_word, group, server)
         held = fetch_held(server, snapshot) if as_json or not is_check else []
         margins: dict[Key, Margin] = {}
         if not is_check:

@@ -453,4 +453,4 @@ def _print(told: Sequence[Journey]) -> None:
         say(f"{name_text(journey.stream)} {journey.id}: {verdict(journey.lines)}")
         rows = [(time_text(line.at), line.event, line.group or "-", line.text, line.known, line.source) for line in
                 journey.lines]  # fmt: skip
-        print_table(("time", "event", "group", "what", "known", "source"), rows)
+        print_table(("time", "event", "group", "what", "known", "source"), rows, narrow=120)
