@@ -44,15 +44,15 @@ def latest_of(changes: DataFrame) -> DataFrame:
         .groupBy("id", "is_truncate")
         .agg(events.alias("events"))
     )
-    for name in VALUES:
-        holding = f"filter(events, event -> NOT array_contains(event._unchanged, '{name}'))"
-        by_key = by_key.withColumn(f"at_{name}", F.expr(latest(holding)))
+    holding = {
+        f"at_{name}": f"filter(events, event -> NOT array_contains(event._unchanged, '{name}'))" for name in VALUES
+    }
+    of_key = by_key.withColumns({name: F.expr(latest(some)) for name, some in {"event": "events", **holding}.items()})
     values = [
         F.col(f"at_{name}.{part}").alias(alias)
         for name in VALUES
         for part, alias in ((name, name), ("_order", f"of_{name}"))
     ]
-    of_key = by_key.withColumn("event", F.expr(latest("events")))
     is_delete = (F.col("event._operation") == "delete").alias("is_delete")
     return of_key.select("id", "is_truncate", F.col("event._order").alias("_order"), is_delete, *values)
 

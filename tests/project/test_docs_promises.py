@@ -301,12 +301,19 @@ SHOWN: Mapping[str, Mapping[str, Sequence[str]]] = {
         "rstream:committed:…": [
             "plan: the mark is deleted, restored, or not written yet",
         ],
-        "rstream:notes:…, single fields": [
+        "rstream:notes:…, single fields, or all amid a trigger": [
+            "plan: Their entries are acknowledged without a dead letter",
             "reasons_unnoticed::an_entry_whose_note_alone_is_deleted_gets_no_dead_letter",
             "notes::missing_notes_end_the_query_before_anything_is_acknowledged",
         ],
         "rstream:retry:…, rstream:returned:…": [
             "reasons_unnoticed::entries_that_wait_for_a_retry_are_lost_with_their_key",
+        ],
+        "rstream:redrive:…, or only the dead-letter stream is …": [
+            "plan: Dead letters are sent back again",
+        ],
+        "rstream:sink:…:parts or …:carried of a batch that is cut": [
+            "plan: Its rows are written again",
         ],
         "rstream:missing:…, or the server is restored to a state …": [
             "reasons_unnoticed::what_tasks_have_found_missing_is_not_counted_if_its_key_is_deleted",

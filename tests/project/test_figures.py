@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import re
+import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from rich.console import Console
 
 from tools.bench.peers import page
 from tools.bench.row import FILE, NoFigureError, Row, record, rows_in, run_in_turns, show
+from tools.bench.servers import RawClient
 
 ROOT = Path(__file__).resolve().parents[2]
 _DOCS = ROOT / "docs"
@@ -164,3 +167,17 @@ def test_a_group_that_is_measured_replaces_the_one_in_the_file(tmp_path: Path, m
 def test_the_file_says_where_each_group_was_measured() -> None:
     groups = json.loads(FILE.read_text(encoding="utf-8"))
     assert {"date", "machine", "server", "spark", "rows"} == set.intersection(*map(set, groups.values()))
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda client: client.call("PING"), lambda client: client.send(b"", 1), lambda client: client.bytes_of(b""),
+        lambda client: client.exchange(b"", 1),
+    ],
+)  # fmt: skip
+def test_a_client_whose_server_has_ended_does_not_wait_for_it(wait: Callable[[RawClient], object]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, RawClient(server.getsockname()[1]) as client:
+        server.accept()[0].close()
+        with pytest.raises(ConnectionError):
+            wait(client)

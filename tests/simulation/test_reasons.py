@@ -23,7 +23,6 @@ WITHOUT = {
     "rows and the end of their batch together": "the query stops, or it is the second row of unnoticed.md",
     "rows of an incomplete batch": "the query stops, and nothing is twice",
     # -- dead letters: tools/simulation/letters.py judges them ---------------------------------------------------------
-    "`rstream:notes:…`, single fields": "no plan deletes a field",
     "an outbox together with its dead letter": "letters.py",
     "only the acknowledgement of a dead letter": "letters.py",
     # -- not in a plan -------------------------------------------------------------------------------------------------

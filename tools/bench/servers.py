@@ -35,6 +35,9 @@ def ids_in(reply: bytes) -> list[bytes]:
     return _IDS.findall(reply)
 
 
+_CLOSED = "the server has closed the connection"  # without this error a client would read nothing for ever
+
+
 class RawClient(contextlib.AbstractContextManager["RawClient"]):
     """One connection to a server on 127.0.0.1, which a `with` closes."""
 
@@ -51,7 +54,7 @@ class RawClient(contextlib.AbstractContextManager["RawClient"]):
         """Return the parsed reply. For commands that are not measured."""
         self.socket.sendall(request(*arguments))
         while (value := self._reader.gets()) is False:
-            self._reader.feed(self.socket.recv(1 << 20))
+            self._reader.feed(self._received())
         if isinstance(value, Exception):
             raise value
         return value
@@ -61,16 +64,21 @@ class RawClient(contextlib.AbstractContextManager["RawClient"]):
         self.socket.sendall(data)
         while replies:
             if self._reader.gets() is False:
-                self._reader.feed(self.socket.recv(1 << 20))
+                self._reader.feed(self._received())
             else:
                 replies -= 1
+
+    def _received(self) -> bytes:
+        if not (data := self.socket.recv(1 << 20)):
+            raise ConnectionResetError(_CLOSED)
+        return data
 
     def bytes_of(self, data: bytes) -> bytes:
         """Return the bytes of the reply to one request."""
         self.socket.sendall(data)
         reply = b""
         while True:
-            more = self.socket.recv(1 << 20)
+            more = self._received()
             reply += more
             self._reader.feed(more)
             if self._reader.gets() is not False:
@@ -81,7 +89,9 @@ class RawClient(contextlib.AbstractContextManager["RawClient"]):
         self.socket.sendall(data)
         buffer, receive = self._buffer, self.socket.recv_into
         while size > 0:
-            size -= receive(buffer)
+            if not (count := receive(buffer)):
+                raise ConnectionResetError(_CLOSED)
+            size -= count
 
     def pages(self) -> list[tuple[bytes, list[bytes], int]]:
         """Read stream `s` by XRANGE in thousands. Return request, entry IDs and bytes of the reply for each page."""

@@ -181,9 +181,17 @@ class Letters:
             if letter is not None:
                 letter.is_gone, then = False, copies.get(known, ())
                 letter.copies = [copy for copy in letter.made if copy in then or self._exists(copy)]
+                if any(copy not in then for copy in letter.copies):
+                    letter.repeat_reasons.add(Reason.SENT_BACK_BEFORE)
                 self.all[entry_id] = letter
             else:
                 self._add(entry_id, fields)
+
+    def redrive_is_forgotten(self) -> None:
+        """Nobody knows any more which dead letters of the page under way were sent back (documented)."""
+        for letter in self.all.values():
+            if letter.copies and not letter.is_gone:
+                letter.repeat_reasons.add(Reason.SENT_BACK_BEFORE)
 
     def note_is_refused(self, command: str, key: str, *words: str) -> None:
         """A right is missing within a transaction whose other commands are done. Documented: it is repeated."""

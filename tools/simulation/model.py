@@ -79,15 +79,15 @@ class Stream:
     "At peace": the query is idle, and the verdict has compared everything (verdict.at_peace).
 
     born: the group has existed on it, under this checkpoint; in_checkpoint: the checkpoint's last offset names it;
-    appeared: number of events before its first entry; causes: events since the last peace for which the query may
-    stop; ever: all events; counted: entries that the log has reported as
-    lost, and that the verdict has not compared yet (a killed run may report them again); runs: the runs that have
-    reported them; told, told_by: what had been reported at the last peace, and by which runs: another run may report
-    it once more; moved_at_first: an operator has moved its group before the first checkpoint, so that nobody knows what
-    it has read; skipped: numbers of entries over which the
-    group was set forward since the last peace, while no other consumer read from it; gone: the same of those that had
-    left the stream; back: numbers of entries below which the group was set back, or restored, since then; was_lenient:
-    a run with failOnDataLoss=false has read the stream since the last peace.
+    appeared: number of events before its first entry; causes: events since the last peace for which the query may stop;
+    ever: all events; counted: entries that the log has reported as lost, and that the verdict has not compared yet (a
+    killed run may report them again); runs: the runs that have reported them; told, told_by: what had been reported at
+    the last peace, and by which runs: another run may report it once more; moved_at_first: an operator has moved its
+    group before the first checkpoint, so that nobody knows what it has read; removed_at_first: before that, unread
+    entries have left it, and others were in its group; skipped: numbers of entries over which the group was set forward
+    since the last peace, while no other consumer read from it; gone: the same of those that had left the stream; back:
+    numbers of entries below which the group was set back, or restored, since then; was_lenient: a run with
+    failOnDataLoss=false has read the stream since the last peace.
 
     Of the sink's stream, which matters only when a batch is written: at_batch: its number of events when the last batch
     began; seen: the same of the last committed batch.
@@ -105,6 +105,7 @@ class Stream:
     told: int = 0
     told_by: set[int] = field(default_factory=set)
     moved_at_first: bool = False
+    removed_at_first: bool = False
     skipped: set[int] = field(default_factory=set)
     gone: set[int] = field(default_factory=set)
     back: set[int] = field(default_factory=set)

@@ -76,12 +76,17 @@ def evict(world: World, step: Step) -> None:
         for _, fields in world.client.xrange(key) if kind in ("evicted retry", RETURNED) else ():
             waited = world.model.entries_of(fields["dl.stream"], [fields["dl.id"]])
             world.model.excuse(waited, Reason.RETRIES_DELETED)
+        noted = world.letters.noted() if kind == "evicted notes" and world.query.takes_a_batch else set()
         world.client.delete(key)
+        for _, place in noted - world.letters.noted() if noted else ():
+            world.model.excuse([entry for entry in [world.model.entry_at(*place)] if entry], Reason.NOTES_DELETED)
         if kind == "evicted first":
             world.births.forget()
         elif kind == "evicted committed":
             world.set_back_in = world.query.runs
             _not_recognised(world)
+        elif kind == "evicted redrive":
+            world.letters.redrive_is_forgotten()
         elif kind == "evicted sink" and key.endswith((":parts", ":carried")):
             written = _in_sink(world)
             is_open = world.query.committed < len(world.query.offsets) - 1

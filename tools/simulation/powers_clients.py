@@ -93,13 +93,16 @@ def _take(world: World, name: str, ids: Sequence[str], cause: str) -> None:
     entries, seen = world.model.entries_of(name, ids), world.see(name)
     world.model.take(entries, cause)
     is_shared = any(not is_ours(consumer) for consumer in seen.consumers)
+    stream = world.model.stream(name)
+    if is_shared and not stream.in_checkpoint and seen.position is not None:
+        stream.removed_at_first |= any(entry.key > id_key(seen.position) for entry in entries)
     if world.query.takes_a_batch and is_shared and seen.position is not None:
         unread = [entry for entry in entries if entry.key > id_key(seen.position)]
         world.model.excuse(unread, Reason.REMOVED_AMID)
     if seen.exists and (seen.position is None or "server set back" in world.model.stream(name).causes):
         head = world.client.xinfo_stream(name)
         if world.query.looks_known(name, head["entries-added"] - head["length"], seen.position is not None):
-            removed = [entry for entry in world.model.entries_of(name) if entry.removed_by == cause]
+            removed = [entry for entry in world.model.entries_of(name) if entry.removed_by in ("trimmed", "deleted")]
             world.model.excuse(removed, Reason.LOOKS_KNOWN if seen.position is None else Reason.AS_MANY_ADDED)
 
 

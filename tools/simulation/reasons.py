@@ -127,6 +127,10 @@ class Reason(StrEnum):
         "the server has lost the tasks' notes of it",
         "`rstream:missing:…`, or the server is restored to a state before it",
     )
+    NOTES_DELETED = (
+        "the notes of its batch were deleted amid a trigger",
+        "Their entries are acknowledged without a dead letter",
+    )
     NOTED_SINCE = (
         "its task has noted it after the state to which the server has returned",
         "It is not noticed: these entries become neither rows nor dead letters",
@@ -183,6 +187,10 @@ class Reason(StrEnum):
     SENT_BACK_AGAIN = (
         "the operator has deleted the note of a redrive",
         "which names the command that continues",
+    )
+    SENT_BACK_BEFORE = (
+        "sent back before its redrive was forgotten, or its stream alone was restored",
+        "Dead letters are sent back again",
     )
     A_LETTER_BEFORE = (
         "a dead letter of a batch that an older copy of the checkpoint does not have",

@@ -524,6 +524,12 @@ class Query:
             is_above = of.position is not None and entry.key > id_key(of.position)
             if is_above or entry.id in of.ours() or (entry.id in of.pending and entry.n in read):
                 entry.repeat_reasons.add(Reason.NEWER_CHECKPOINT)
+        # Documented: it goes on where the operator has set the group, if no trigger of that copy has followed.
+        for name in seen:
+            mark = Mark.parse(self.world.raw.get(committed_key(name, GROUP, CONSUMER)))
+            for entry in self.world.model.entries_of(name) if mark is not None and mark.is_seek else ():
+                if entry.key > id_key(str(mark.id)):
+                    entry.repeat_reasons.add(Reason.SOUGHT)
         # Documented: the older copy has replaced the record, and discarded the notes, of the newer one's last batch.
         for name, parts in _ranges(self.offsets[-1]).items() if self.has_record else ():
             for entry in self.world.model.entries_of(name):

@@ -203,8 +203,9 @@ def _facts_at_peace(world: World, entry: Entry, is_lenient: bool) -> Facts:
         facts.may_miss |= {Reason.BEFORE}
     if entry.named and not is_lenient:
         facts.is_reported = True
-    # Documented: XDEL ahead of a shared group resets the server's counts.
-    if entry.removed_by and "deleted" in stream.ever and stream.ever & OTHERS:
+    # Documented: XDEL ahead of a shared group resets the server's counts; so does XTRIM before the query's first batch.
+    is_reset = "deleted" in stream.ever or stream.removed_at_first
+    if entry.removed_by and is_reset and stream.ever & OTHERS:
         facts.may_miss |= {Reason.DELETED_AHEAD}
         facts.may_count |= {Reason.DELETED_AHEAD} if is_due else frozenset()
     if entry.removed_by in _WITH_ALL and (is_lenient or stream.was_lenient):

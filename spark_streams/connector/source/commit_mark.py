@@ -29,7 +29,7 @@ from spark_streams.connector.keys import key_beside
 
 UNKNOWN = "unknown"
 _SEEK, _REPLAY = "seek", "replay"
-SOUGHT = "sought"  # token of the last batch before a seek, for a new checkpoint
+SOUGHT = "sought"  # token of the last batch before the group was moved, for a new checkpoint
 _FIRST = "first"
 NO_PENDING_LIST = "noAck"  # the option of a query without a pending list, and the name of its batches
 

@@ -304,12 +304,11 @@ class Offset:
             left=self.left - removed,
         )
 
-    def corrected(self, at: Mapping[str, StreamOffset], moved: Iterable[str]) -> Offset:
+    def corrected(self, at: Mapping[str, StreamOffset], moved: Collection[str], pending: Collection[str]) -> Offset:
         """Return this offset with other positions of these streams. moved: those at another place. Of these, the batch
-        has no entries any more, and entries below may be pending that no batch has."""
-        left = {*moved}
-        bare = self.without(left)
-        return replace(bare, at={**self.at, **at}, left=bare.left | left)
+        has no entries any more. pending: those of them with pending entries, which no batch may have."""
+        bare = self.without(moved)
+        return replace(bare, at={**self.at, **at}, left=bare.left.union(pending))
 
 
 def _without(values: Mapping[str, _T], removed: Collection[str]) -> Mapping[str, _T]:

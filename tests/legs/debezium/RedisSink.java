@@ -15,8 +15,8 @@ import redis.clients.jedis.Pipeline;
 import redis.clients.jedis.StreamEntryID;
 
 /**
- * Debezium's engine with a sink that writes what Debezium Server's Redis sink writes (facts.md, D1 to D3). An engine for
- * each file of properties: java RedisSink FILE... Beside the engine's own: redis.host, redis.port, redis.format.
+ * Debezium's engine with a sink that writes what Debezium Server's Redis sink writes (facts.md, D1 to D3): java RedisSink
+ * FILE. Properties in the file, beside the engine's own: redis.host, redis.port, redis.format.
  */
 public class RedisSink implements DebeziumEngine.ChangeConsumer<ChangeEvent<String, String>> {
     private static final String NULL = "default";
@@ -55,21 +55,19 @@ public class RedisSink implements DebeziumEngine.ChangeConsumer<ChangeEvent<Stri
         committer.markBatchFinished();
     }
 
-    public static void main(String[] files) throws Exception {
-        for (String file : files) {
-            Properties properties = new Properties();
-            properties.load(new FileReader(file));
-            String factory = ConvertingAsyncEngineBuilderFactory.class.getName();
-            DebeziumEngine<ChangeEvent<String, String>> engine =
-                    DebeziumEngine.create(Json.class, Json.class, Json.class, factory)
-                            .using(properties)
-                            .using((success, message, error) -> {
-                                System.err.println(file + " has ended: " + message);
-                                Runtime.getRuntime().halt(1);
-                            })
-                            .notifying(new RedisSink(properties))
-                            .build();
-            new Thread(engine).start();
-        }
+    public static void main(String[] words) throws Exception {
+        Properties properties = new Properties();
+        properties.load(new FileReader(words[0]));
+        String factory = ConvertingAsyncEngineBuilderFactory.class.getName();
+        DebeziumEngine<ChangeEvent<String, String>> engine =
+                DebeziumEngine.create(Json.class, Json.class, Json.class, factory)
+                        .using(properties)
+                        .using((success, message, error) -> {
+                            System.err.println("the engine has ended: " + message);
+                            Runtime.getRuntime().halt(1);
+                        })
+                        .notifying(new RedisSink(properties))
+                        .build();
+        engine.run();
     }
 }

@@ -3,28 +3,45 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from tests.legs.debezium.table import COLUMNS, KEYS, NAME, value_of
 
+_SIZES = (1, 1, 2, 3, 8)  # statements in a transaction
+_MEAN_SIZE = sum(_SIZES) / len(_SIZES)
 
-def session(count: int, columns: Iterable[str], chance: random.Random) -> str:
-    """Return transactions of `count` statements, with a pause after each. Several sessions may wait for each other, and
-    one of them be rolled back."""
-    statements = _statements([*columns], chance)
+
+@dataclass(frozen=True)
+class Session:
+    """sql: what psql reads; kinds: how many statements of each kind it has, and how many transactions are undone."""
+
+    sql: str
+    kinds: Counter[str]
+
+
+def session(count: int, seconds: float, columns: Iterable[str], chance: random.Random) -> Session:
+    """Return transactions of `count` statements. Several sessions may wait for each other, and one of them be rolled
+    back. seconds: of all pauses between them."""
+    kinds: Counter[str] = Counter()
+    statements = _statements([*columns], chance, kinds)
+    pause = f"SELECT pg_sleep({seconds * _MEAN_SIZE / max(count, 1)})"
     lines = []
     while count > 0:
-        size = min(count, chance.choice([1, 1, 2, 3, 8]))
+        size = min(count, chance.choice(_SIZES))
         count -= size
         end = "ROLLBACK" if chance.random() < 0.05 else "COMMIT"
-        lines += ["BEGIN", *(next(statements) for _ in range(size)), end, "SELECT pg_sleep(0.005)"]
-    return "".join(f"{line};\n" for line in lines)
+        kinds[end.lower()] += 1
+        lines += ["BEGIN", *(next(statements) for _ in range(size)), end, pause]
+    return Session("".join(f"{line};\n" for line in lines), kinds)
 
 
-def _statements(columns: list[str], chance: random.Random) -> Iterator[str]:
-    kinds = {_insert: 35, _update: 40, _update_some: 5, _delete: 15, _move: 4, _undone: 2, _truncate: 0.05}
+def _statements(columns: list[str], chance: random.Random, kinds: Counter[str]) -> Iterator[str]:
+    weights = {_insert: 35, _update: 40, _update_some: 5, _delete: 15, _move: 4, _undone: 2, _truncate: 0.05}
     while True:
-        (kind,) = chance.choices([*kinds], [*kinds.values()])
+        (kind,) = chance.choices([*weights], [*weights.values()])
+        kinds[kind.__name__.strip("_")] += 1
         yield kind(columns, chance)
 
 

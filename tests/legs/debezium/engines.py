@@ -1,4 +1,4 @@
-"""Debezium's engines: one for each form of its events, in one process that can be killed."""
+"""Debezium's engine for a form of its events, in a process that can be killed."""
 
 from __future__ import annotations
 
@@ -35,31 +35,32 @@ _HEADER = {
     "transforms.header.value.literal": "a header",
 }
 FORMS = [
-    Form("one", False, True, {}),
+    Form("compact_with_schema", False, True, {}),
     Form(
-        "two", False, False,
+        "compact", False, False,
         {"time.precision.mode": "microseconds", "hstore.handling.mode": "map"},
         {"timestamps": "us", "decimals": "base64"},
     ),
-    Form("three", True, True, {"decimal.handling.mode": "string", "time.precision.mode": "isostring", **_HEADER}),
     Form(
-        "four", True, False, {"decimal.handling.mode": "string", "time.precision.mode": "nanoseconds"},
+        "extended_with_schema", True, True,
+        {"decimal.handling.mode": "string", "time.precision.mode": "isostring", **_HEADER},
+    ),
+    Form(
+        "extended", True, False, {"decimal.handling.mode": "string", "time.precision.mode": "nanoseconds"},
         {"timestamps": "ns", "decimals": "text"},
     ),
 ]  # fmt: skip
 
 
-def started(classes: Sequence[Path], folder: Path, postgres: Postgres, url: str, log: Path) -> subprocess.Popen[bytes]:
-    """Start the engines, which go on from the positions in this folder. classes: of Java's class path."""
-    files = []
-    for form in FORMS:
-        file = folder / f"{form.name}.properties"
-        offsets = {"offset.storage.file.filename": f"{folder}/{form.name}.offsets"}
-        properties = {**_properties(form, postgres, url), **offsets}
-        file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
-        files.append(str(file))
-    command = ["java", *_OPTIONS, "-cp", ":".join(map(str, classes)), "RedisSink", *files]
+def started(
+    classes: Sequence[Path], folder: Path, postgres: Postgres, url: str, form: Form, log: Path
+) -> subprocess.Popen[bytes]:
+    """Start the engine, which goes on from the position in this folder. classes: of Java's class path."""
+    properties = {**_properties(form, postgres, url), "offset.storage.file.filename": f"{folder}/offsets"}
+    file = folder / "engine.properties"
+    file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
     with log.open("ab") as said:
+        command = ["java", *_OPTIONS, "-cp", ":".join(map(str, classes)), "RedisSink", str(file)]
         return subprocess.Popen(command, stdout=said, stderr=said)
 
 

@@ -320,8 +320,10 @@ def begin_of(at: StreamOffset | None, start: Offset, snapshot: StreamSnapshot) -
     is_sought = mark.is_seek and at is not None and mark.id != at.position
     if not mark.number:
         return Begin(position, mark=mark if is_sought else None)
-    token = SOUGHT if mark.is_seek else mark.token
-    return Begin(position, None, mark.number, token, mark if is_sought else Mark(position, mark.number, token))
+    number, token = mark.number, SOUGHT if mark.is_seek else mark.token
+    if position != mark.id and mark.has_pending_list and not mark.is_seek:  # else that mark, restored, shows a move
+        number, token = number + 1, SOUGHT
+    return Begin(position, None, number, token, mark if is_sought else Mark(position, number, token))
 
 
 def first_account(server: Server, stream: str, start: Offset, snapshot: StreamSnapshot) -> tuple[StreamOffset, Mark]:

@@ -243,7 +243,7 @@ class _Comparing:
             if mark != snapshot.mark:
                 joined[stream] = mark
         pending = [stream for stream in begun if (group := self.seen[stream].group) is not None and group.ours]
-        self.start = self.start.corrected(begun, pending)
+        self.start = self.start.corrected(begun, pending, pending)
         run = self.run
         deletions = {stream: self.seen[stream].head.deleted for stream in begun}  # deleted before the query began
         acknowledged = run.acknowledged and replace(run.acknowledged, at={**begun, **run.acknowledged.at})
@@ -267,7 +267,7 @@ class _Comparing:
     def _follow(self, moves: Mapping[str, Repair]) -> None:
         """Go on where these groups were moved."""
         carry_out(self.client, moves, {})
-        self.start = self.start.corrected({stream: move.at for stream, move in moves.items()}, moves)
+        self.start = self.start.corrected({stream: move.at for stream, move in moves.items()}, moves, moves)
         self.run = replace(self.run, start=self.start, is_corrected=True)
 
     def _take_counts_of_server(self) -> None:
@@ -342,7 +342,8 @@ class _Comparing:
         repairs = {stream: repair for stream, repair in repairs.items() if stream not in there}
         deletions = {s: repair.reported_deletion for s, repair in repairs.items() if repair.reported_deletion > MIN_ID}
         corrected = {stream: repair.at for stream, repair in repairs.items()}
-        start = before.corrected(corrected, [s for s in repairs if findings[s].kind is not Kind.ENTRIES_LOST])
+        moved = {s: self.seen[s].group for s in repairs if findings[s].kind is not Kind.ENTRIES_LOST}
+        start = before.corrected(corrected, moved, [s for s, group in moved.items() if group and group.ours])
         gone = {stream for stream, finding in findings.items() if finding.is_left}
         if gone:
             self.observer.stream_set.leave(gone)
