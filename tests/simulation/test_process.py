@@ -91,7 +91,9 @@ MENDED = {
     "as many as the batch has may be pending, and not be its entries": [(97001992, "renew")],
     "a run knows that it has cut a batch": [(81001874, "faults"), (81004536, "faults")],
     "a stream that was left out and is missing stops no run": [(83005517, "faults", "renew")],
-    "nothing is left where a group is set, and nothing is pending": [(80019352,)],
+    "nothing is left where a group is set, and nothing is pending": [
+        (80019352,), (95001212,), (96002537, "faults"), (98000069, "faults", "renew"),
+    ],
     "a mark has a name of its own where a new checkpoint begins elsewhere": [(83013336, "faults", "renew")],
     "nothing is set aside of a stream that the query has stopped reading": [(80013322,)],
     "what was read by the checkpoint says nothing of another position": [(81003104, "faults")],
