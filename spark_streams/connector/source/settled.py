@@ -64,8 +64,10 @@ class Standing(NamedTuple):
     @property
     def shows_move(self) -> bool:
         """Whether an operator has moved the group, or a run that has acknowledged the last batch."""
-        mark = self.mark
-        return mark is not None and mark.id != self.at.position and (mark.is_seek or self.is_known)
+        at, mark = self
+        if mark is None or mark.id == at.position:
+            return False
+        return mark.is_seek or self.is_known or mark.number == at.number == 0
 
 
 @dataclass(frozen=True)

@@ -415,3 +415,20 @@ def test_a_round_trip_of_many_streams_keeps_the_server_busy_for_a_moment_only(
     counts = [sum(map(int, re.findall(rb"COUNT\r\n\$\d+\r\n(\d+)", request))) for request in rounds]
     assert max(counts) <= SMALL.reserve_round + SMALL.reserve_step
     assert len(read(one, start, end)) == 800
+
+
+def test_a_group_that_begins_in_another_stream_of_the_name_stays_there(server: Server, client: redis.Redis) -> None:
+    """A run that has begun in the stream before, and has read nothing of it, does not set the group back."""
+    one = reader(server, startingOffsets="latest", **NO_ACK, **LENIENT)
+    start = one.initialOffset()
+    assert one.latestOffset(start, ALL) == start
+
+    def made_again(*_: Any) -> None:
+        client.delete("s")
+        add(client, 1)
+
+    with before_sending(b"STREAM", b"s", act=made_again, times=1):
+        again = one.initialOffset()
+    one.latestOffset(again, ALL)
+    [entry] = client.xrange("s")
+    assert group_state(client) == (entry[0], 1, 0)
