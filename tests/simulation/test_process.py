@@ -88,6 +88,7 @@ MENDED = {
     "a redrive tells what was refused, also after a lost connection": [(84000236, "redriven")],
     "behind a missing mark a group may be set back": [(83000750, "faults", "renew")],
     "a claim reports what it forgets": [(83000482, "faults", "renew")],
+    "what a server has counted as read since is not missed": [(97640014, "faults")],
     "a bookmark stays where the query begins anew": [(95003811,)],
     "as many as the batch has may be pending, and not be its entries": [(97001992, "renew")],
     "a run knows that it has cut a batch": [(81001874, "faults"), (81004536, "faults")],

@@ -245,13 +245,14 @@ def _after_batch(at: StreamOffset, contents: BatchContents, stream: str, group: 
     number: of the stream's batches, one more.
     read: up to the position; None unless the query was alone before and after.
     added: as the head says (`end_of_batch`), or what was read if that is more.
-    missed: what the group does not count of it, if it stands at the position.
+    missed: what the group does not count of it, if it stands at the position; its lag has that (FACTS R16).
     group_read: what a shared group has read, with what was missed, or less if it stands above the position.
     """
     new = contents.new.get(stream)
     position = at.position if new is None else new.last
     read = None if at.read is None or group.others else at.read + (0 if new is None else new.count)
-    missed = at.missed
+    lag = at.missed if group.lag is None or (group.entries_read or 0) + group.lag < at.added else group.lag
+    missed = min(at.missed, lag)
     is_at_group = group.last_delivered == position
     if read is not None and group.entries_read is not None and is_at_group:
         missed = read - group.entries_read

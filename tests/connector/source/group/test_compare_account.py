@@ -470,3 +470,28 @@ def test_what_is_deleted_while_the_entries_below_the_begin_are_counted_is_lost(
     assert read(one, end, after) == [3, 4, 5, 6, 8, 9, 10]
     with pytest.raises(DataLossError, match="1 entry"):
         one.latestOffset(after, ALL)
+
+
+def test_what_a_server_counts_as_read_after_it_was_missed_hides_no_later_loss(
+    server: Server, client: redis.Redis
+) -> None:
+    """A newer server counts what was trimmed unread as read, with the next entry that it delivers (FACTS R16)."""
+    ids = add(client, 7)
+    client.xgroup_create("s", "g", id="0")
+    client.xreadgroup("g", "bob", {"s": ">"}, count=1)
+    one = reader(server, limits=NEVER_AHEAD)
+    end = one.latestOffset(start := one.initialOffset(), ReadMaxRows(1))
+    assert read(one, start, end) == [1]
+    stop_all()
+    trim(client, ids, 5)
+    lenient = reader(server, limits=NEVER_AHEAD, **LENIENT)
+    for expected in (5, 6):
+        end = lenient.latestOffset(start := end, ReadMaxRows(1))
+        assert read(lenient, start, end) == [expected]
+    assert lost(lenient) == 3
+    stop_all()
+    ids = add(client, 7, first=7)
+    trim(client, ids, 2)
+    last = reader(server, limits=NEVER_AHEAD, **LENIENT)
+    assert [n for batch in drain(last, None, end) for n in batch] == [9, 10, 11, 12, 13]
+    assert lost(last) == 2
