@@ -219,7 +219,7 @@ def _begins(world: World) -> bool:
     finally:
         world.process, world.rival = first, None
         for name, position in _positions(world).items():
-            if position is not None and before[name] is None:  # a missing group was created where a new query begins
+            if position is not None and before.get(name) is None:  # it was created where a new query begins
                 entries = [entry for entry in world.model.entries_of(name) if entry.key > id_key(position)]
                 world.model.stream(name).back |= {entry.n for entry in entries}
     return bool(batches.streams)
