@@ -133,7 +133,11 @@ DOCUMENTED = {
         (83002503, "faults", "renew"),
         (83003139, "faults", "renew"),
     ],
-    "If they are not pending now, they are not reported": [(62000465, "renew"), (60002727,)],
+    "If they are not pending now, they are not reported": [
+        (62000465, "renew"),
+        (60002727,),
+        (917000165, "faults"),
+    ],
     "A group is moved or created again while its query takes or reserves a batch": [(62000524, "renew")],
     "A new checkpoint continues where the group stands": [(82006841, "renew"), (83006433, "faults", "renew")],
     "It may be counted although its row or dead letter is written": [(82004336, "renew")],
