@@ -312,7 +312,7 @@ SHOWN: Mapping[str, Mapping[str, Sequence[str]]] = {
         "rstream:redrive:…, or only the dead-letter stream is …": [
             "plan: Dead letters are sent back again",
         ],
-        "rstream:sink:…:parts or …:carried of a batch that is cut": [
+        "rstream:sink:…:parts or …:carried of a batch that is cut; …": [
             "plan: Its rows are written again",
         ],
         "rstream:missing:…, or the server is restored to a state …": [

@@ -143,7 +143,7 @@ DOCUMENTED = {
     "It may be counted although its row or dead letter is written": [(82004336, "renew")],
     "Their entries are acknowledged without a dead letter": [(86100125, "lists")],
     "Dead letters are sent back again": [(80020627,), (82014704, "renew")],
-    "Its rows are written again": [(81012598, "faults"), (82014157, "renew")],
+    "Its rows are written again": [(81012598, "faults"), (82014157, "renew"), (95004022,)],
     "The query begins at the stream's end at that moment, or at the ID": [(961151,), (40120097, "faults")],
 }
 

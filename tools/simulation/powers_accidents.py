@@ -87,15 +87,22 @@ def evict(world: World, step: Step) -> None:
             _not_recognised(world)
         elif kind == "evicted redrive":
             world.letters.redrive_is_forgotten()
-        elif kind == "evicted sink" and key.endswith((":parts", ":carried")):
+        elif kind == "evicted sink" and (key.endswith((":parts", ":carried")) or _has_lost_its_first_batch(world)):
             written = _in_sink(world)
-            is_open = world.query.committed < len(world.query.offsets) - 1
+            is_open = world.query.committed < len(world.query.offsets) - 1 or not key.endswith((":parts", ":carried"))
             within = [one for one in world.model.entries.values() if is_open and world.query.is_within_batch(one)]
             for entry in [*within, *_set_aside(world)]:
                 if entry.n in written:
                     entry.repeat_reasons.add(Reason.MARKS_DELETED)
         for name in [*world.names(), OUT]:
             world.model.stream(name).suffers(kind)
+
+
+def _has_lost_its_first_batch(world: World) -> bool:
+    """Whether the sink has neither a record nor a ledger of the query, which has had one batch."""
+    with unnoticed(world):
+        keys = [str(key) for key in world.sink_client.scan_iter("rstream:sink:*", count=1000)]
+    return len(world.query.offsets) == 1 and not any(key.endswith(f":{world.query.id}") for key in keys)
 
 
 def wait(world: World, step: Step) -> None:

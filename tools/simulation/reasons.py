@@ -148,7 +148,7 @@ class Reason(StrEnum):
         "counts one entry, because their number is not known",
     )
     MARK_DELETED = "pending again on a server without its mark", "or a restored server differs in nothing else"
-    MARKS_DELETED = ("written, and the ledger of its batch that is cut was deleted", "Its rows are written again")
+    MARKS_DELETED = ("written, and the ledger of its batch was deleted", "Its rows are written again")
     OLDER_UNMARKED = (
         "read after an older copy of the checkpoint, and its stream has lost its mark",
         "A copy of the checkpoint from before the stream's first batch is not recognised as older",
