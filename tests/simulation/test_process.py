@@ -135,7 +135,11 @@ DOCUMENTED = {
         (83002503, "faults", "renew"),
         (83003139, "faults", "renew"),
     ],
-    "If they are not pending now, they are not reported": [(62000465, "renew"), (60002727,)],
+    "If they are not pending now, they are not reported": [
+        (62000465, "renew"),
+        (60002727,),
+        (917000165, "faults"),
+    ],
     "A group is moved or created again while its query takes or reserves a batch": [(62000524, "renew")],
     "A new checkpoint continues where the group stands": [(82006841, "renew"), (83006433, "faults", "renew")],
     "It may be counted although its row or dead letter is written": [(82004336, "renew")],
@@ -226,6 +230,7 @@ EXCUSED = {
     "a restored server gives an ID a second time": [(81001096, "faults")],
     "a strict run reads again what a lenient one has missed in a batch that was not committed": [(80011082,)],
     "a dead letter is there again after a server was empty, and its entry was sent back before": [(80005717,)],
+    "a stream that is new while another process begins": [(103000113, "renew")],
     "a lease that is forgotten while a query begins": [(83000825, "faults", "renew")],
     "a session is renewed while a reply is late": [
         (81000865, "faults"),

@@ -253,6 +253,7 @@ def _with_keys_of(world: World, names: Sequence[str], is_put_back: Callable[[byt
 def _set_back(world: World, to: Backup) -> None:
     written, record, closed, missed = _in_sink(world), _record(world), _closed(world), _noted_as_missing(world)
     world.set_back_in = world.query.runs
+    aside = _set_aside(world)
     world.letters.settle_those_of_earlier_batches()
     noted = world.letters.noted()
     world.client.flushall()
@@ -311,6 +312,8 @@ def _set_back(world: World, to: Backup) -> None:
                 entry.late_reasons.add(Reason.PLANNED_AGAIN)
             if entry.id not in ours:
                 world.model.excuse_only_pending([entry])
+                if entry in aside:
+                    world.model.excuse([entry], Reason.NOT_PENDING_ANY_MORE)
             elif world.query.has_record and is_other_record:
                 entry.repeat_reasons.add(Reason.RECORD_OLDER)
                 is_below = entry.key <= id_key(world.query.logged(name))
