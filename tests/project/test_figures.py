@@ -86,8 +86,8 @@ def test_table_and_chart_beside_the_peers(tmp_path: Path) -> None:
         row.unit = "/s" if row.number == "K1" else ""
     record("peers", [row for row, _ in rows], file := tmp_path / "figures.json")
     assert page.table(file).splitlines()[4:] == [
-        "| read 3 fields | 526.0 k/s | 299.0 k/s | 1.23 M/s |  |",
-        "| 20 × SIGKILL (Flink, spark-redis: 10): rows lost | 0 |  |  | 7 |",
+        "| read, k/s | 526 | 299 | 1,230 |  |",
+        "| rows lost | 0 |  |  | 7 |",
     ]
     assert thousands_in(page.chart(file)) == [526_000, 299_000, 1_230_000]
     assert len({*re.findall(r'<rect x.* fill="(#\w+)"', page.chart(file))}) == 3

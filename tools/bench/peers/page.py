@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tools.bench.row import FILE, figure
+from tools.bench.row import FILE
 
 CHART = FILE.parents[1] / "assets" / "peers.svg"
 _OURS = "spark-streams"
@@ -15,24 +15,21 @@ _PEERS = ("Kafka connector", "Flink", "spark-redis")
 _COLOURS = {_OURS: "#c9604f", "Kafka connector": "#54708f", "Flink": "#c9b458"}
 # Line of the table → number, begin and end of the measure. Of several such rows the first counts.
 _LINES = {
-    "read 3 fields": ("K1", "drain, 3 fields, into noop", ": rate"),
-    "… a second of the client's processor": ("K1", "drain, 3 fields, into noop", "rate of a client core"),
-    "read 20 fields": ("K1", "drain, 20 fields, into noop", ": rate"),
-    "read JSON of 1 kB": ("K1", "drain, JSON of 1 kB, into noop", ": rate"),
-    "write at least once": ("K3", "write, at least once: rate", "rate"),
-    "write exactly once": ("K3", "write, exactly once: rate", "rate"),
-    "event to row, 20,000/s, p50": ("K2", "event to row in Parquet, 20,000/s, interval 0 s", "p50"),
-    "event to row, 20,000/s, p99": ("K2", "event to row in Parquet, 20,000/s, interval 0 s", "p99"),
-    "SIGKILL: to the next row": ("K4", "kill", "seconds to the next row"),
-    "20 × SIGKILL (Flink, spark-redis: 10): rows lost": ("K4", "kill", "rows lost"),
-    "… rows twice": ("K4", "kill", "rows twice"),
-    "batch over 1,000 streams or partitions": ("K5", "a batch over 1,000 streams", ": seconds"),
-    "start to first row": ("K6", "start, idle", "first row"),
-    "idle: client's processor": ("K6", "start, idle", "idle client"),
-    "idle: server's processor": ("K6", "start, idle", "idle server"),
-    "client's memory": ("K6", "start, idle", "client MB"),
+    "read, k/s": ("K1", "drain, 3 fields, into noop", ": rate"),
+    "per client core, k/s": ("K1", "drain, 3 fields, into noop", "rate of a client core"),
+    "write at least once, k/s": ("K3", "write, at least once", ": rate"),
+    "write exactly once, k/s": ("K3", "write, exactly once:", ": rate"),
+    "event to row, p50, ms": ("K2", "event to row in Parquet, 20,000/s, interval 0 s", "p50"),
+    "p99, ms": ("K2", "event to row in Parquet, 20,000/s, interval 0 s", "p99"),
+    "SIGKILL to next row, s": ("K4", "kill", "seconds to the next row"),
+    "rows lost": ("K4", "kill", "rows lost"),
+    "rows twice": ("K4", "kill", "rows twice"),
+    "start to first row, s": ("K6", "start, idle", "first row"),
+    "idle client, s/h": ("K6", "start, idle", "idle client"),
+    "idle server, s/h": ("K6", "start, idle", "idle server"),
+    "client's memory, MB": ("K6", "start, idle", "client MB"),
 }
-_BARS = ("read 3 fields", "read 20 fields", "read JSON of 1 kB", "write at least once", "write exactly once")
+_BARS = ("read, k/s", "write at least once, k/s", "write exactly once, k/s")
 _HEIGHT, _LEFT, _LONGEST = 24, 250, 510  # of a bar with its gap, where bars begin, the longest
 
 
@@ -57,9 +54,14 @@ def table(file: Path = FILE) -> str:
         return "Kafka and Flink were not measured."
     rows = [f"| {' | '.join(['', _OURS, *_PEERS])} |", "|---|" + "---:|" * (len(_PEERS) + 1)]
     for line, sides in lines.items():
-        cells = [figure(*sides[side]).strip() if side in sides else "" for side in (_OURS, *_PEERS)]
+        cells = [_cell(*sides[side]) if side in sides else "" for side in (_OURS, *_PEERS)]
         rows.append(f"| {' | '.join([line, *cells])} |")
     return "\n".join([f"![{_title()}](../assets/{CHART.name})", "", *rows])
+
+
+def _cell(value: float, unit: str) -> str:
+    shown = value / 1e3 if unit == "/s" else value
+    return f"{shown:,.0f}" if shown >= 100 else f"{shown:.3g}"
 
 
 def chart(file: Path = FILE) -> str:
@@ -91,7 +93,7 @@ def _title() -> str:
 def _drawn(bars: Mapping[str, Mapping[str, float]], unit: float) -> Iterator[str]:
     top = 40
     for line, sides in bars.items():
-        yield f'    <text x="20" y="{top + 18}" font-weight="600">{line}</text>'
+        yield f'    <text x="20" y="{top + 18}" font-weight="600">{line.removesuffix(", k/s")}</text>'
         top += 28
         for side, value in sides.items():
             width = max(1, round(value * unit))

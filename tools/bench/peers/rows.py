@@ -164,6 +164,7 @@ def kill(side: Side) -> dict[str, float]:
         last = fed[0]
         arrived.wait(last - 1)
         time.sleep(10)
+        client.kill()  # a client that goes on writes rows for ever
         arrived.all()
     found = set(arrived.numbers)
     lost = sum(number not in found for number in range(last))

@@ -249,9 +249,15 @@ class Flink(Side):
     name, kills = "Flink", 10
 
     def client(self, recover: Path | None = None) -> Client:
-        settings = {"parallelism.default": "2", "execution.checkpointing.interval": "1s", "rest.port": "0"}
+        settings = {
+            "parallelism.default": "2",
+            "execution.checkpointing.interval": "1s",
+            "rest.port": "0",
+            "restart-strategy.type": "disable",
+        }
+        # The default, the job manager's memory, holds 5 MB.
+        settings["execution.checkpointing.dir"] = f"file://{recover or self.bench.folder('flink')}"
         if recover:
-            settings["execution.checkpointing.dir"] = f"file://{recover}"
             settings["execution.checkpointing.externalized-checkpoint-retention"] = "RETAIN_ON_CANCELLATION"
             done = sorted(recover.glob("*/chk-*/_metadata"), key=lambda file: file.stat().st_mtime)
             if done:
@@ -277,7 +283,8 @@ class Flink(Side):
 
     def write(self, client: Client, stream: str, count: int) -> None:
         name = stream.replace("-", "_")
-        self.create(client, f"ids_{name}", "id BIGINT", "'connector' = 'datagen', 'fields.id.kind' = 'sequence', "
+        self.create(client, f"ids_{name}", "id BIGINT", "'connector' = 'datagen', "
+                    "'rows-per-second' = '1000000000', 'fields.id.kind' = 'sequence', "
                     f"'fields.id.start' = '0', 'fields.id.end' = '{count - 1}'")  # fmt: skip
         self.create(client, f"out_{name}", SHAPES["three"].flink, self._written(stream, name))
         client.ask(
