@@ -179,7 +179,7 @@ SOURCES: Mapping[str, Mapping[str, str]] = {
         "84 bytes": 'docs/internals/figures.json: "peers": 84.4',
         "100 bytes": _EXAMPLE,
         "10 streams": _EXAMPLE, "100 streams": _EXAMPLE,
-        "6.9 GB": _SIZES, "11.5 GB": _SIZES, "ten minutes": _SIZES,
+        "6.9 GB": _SIZES, "9.9 GB": _SIZES, "11.0 GB": _SIZES, "ten minutes": _SIZES,
     },
     "types": {"1,000 entries": _SAMPLE, "20 streams": _SAMPLED, "80 %": f"{_INFER}SHARE = 0.8"},
     "unnoticed": {"5,000 rows": _CHUNK},
