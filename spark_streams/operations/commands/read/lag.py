@@ -15,7 +15,7 @@ from spark_streams.base.units import count, counted, duration
 from spark_streams.connector.errors import StreamStateError
 from spark_streams.connector.lag.survey import GroupLag, Survey, trimmed_line
 from spark_streams.connector.operator_commands import shell_line
-from spark_streams.connector.wire.scan import hint_of_names
+from spark_streams.connector.wire.scan import suggest_names
 from spark_streams.operations.commands import shared
 from spark_streams.operations.commands.exit_codes import CHECK_FAILED, UNPROVED, found
 from spark_streams.operations.commands.stream_names import named_streams, streams_by_word
@@ -73,6 +73,8 @@ def find_missing(
     wanted, address = "group" if group is None else f"group {group!r}", server.address
     if not by_word:
         return [] if with_group else [f"no {wanted} at {address}; rstream streams lists the streams and their groups"]
+    texts = [name_text(name) for names, is_pattern in by_word.values() if not is_pattern for name in names]
+    near = suggest_names(server, [text for text in texts if text not in existing])
     missing = []
     for word, (names, is_pattern) in by_word.items():
         streams = [name_text(name) for name in names]
@@ -83,7 +85,8 @@ def find_missing(
             continue
         for stream in streams:
             if stream not in existing:
-                missing.append(f"no stream {stream!r} at {address}; {hint_of_names(server, [stream])}")
+                hint = f"did you mean {near[stream]!r}?" if stream in near else "rstream streams lists the streams"
+                missing.append(f"no stream {stream!r} at {address}; {hint}")
             elif stream not in with_group:
                 listing = shell_line(
                     ["groups", "list", "--", stream] if stream.startswith("-") else ["groups", "list", stream]
