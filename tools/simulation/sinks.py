@@ -72,7 +72,9 @@ class Once:
         tasks, self._tasks = self._tasks, {}
         self._read = {n for _, read in tasks.values() for n in read}
         number_of_batch = () if "transaction" in self.options else (number,)
-        self._world.was_replicated = False
+        # With at-least-once the end is not recorded: the tasks have waited for their rows.
+        if not self.may_repeat or "transaction" in self.options:
+            self._world.was_replicated = False
         pickle.loads(self._writer).commit([message for message, _ in tasks.values()], *number_of_batch)
         if "waitReplicas" in self.options and not self._world.was_replicated:
             self._world.fail("closed without its replicas", f"batch {number}")
