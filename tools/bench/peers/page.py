@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from examples.nexmark.queries import QUERIES
 from tools.bench.row import FILE
 
 CHART = FILE.parents[1] / "assets" / "peers.svg"
@@ -16,11 +17,16 @@ _COLOURS = {_OURS: "#c9604f", "Kafka connector": "#54708f", "Flink": "#c9b458"}
 # Line of the table → number, begin and end of the measure. Of several such rows the first counts.
 _LINES = {
     "read, k/s": ("K1", "drain, 3 fields, into noop", ": rate"),
+    "read with noAck, k/s": ("K1", "read with noAck, 3 fields, into noop", ": rate"),
     "per client core, k/s": ("K1", "drain, 3 fields, into noop", "rate of a client core"),
+    "into Parquet, k/s": ("K1", "drain, 3 fields, into parquet", ": rate"),
+    "20 fields, k/s": ("K1", "drain, 20 fields, into noop", ": rate"),
+    "JSON of 1 kB, k/s": ("K1", "drain, JSON of 1 kB, into noop", ": rate"),
     "write at least once, k/s": ("K3", "write, at least once", ": rate"),
     "write exactly once, k/s": ("K3", "write, exactly once:", ": rate"),
     "event to row, p50, ms": ("K2", "event to row in Parquet, 20,000/s, interval 0 s", "p50"),
     "p99, ms": ("K2", "event to row in Parquet, 20,000/s, interval 0 s", "p99"),
+    "batch over 100 streams, s": ("K5", "a batch over 100 streams", "seconds"),
     "SIGKILL to next row, s": ("K4", "kill", "seconds to the next row"),
     "rows lost": ("K4", "kill", "rows lost"),
     "rows twice": ("K4", "kill", "rows twice"),
@@ -28,8 +34,9 @@ _LINES = {
     "idle client, s/h": ("K6", "start, idle", "idle client"),
     "idle server, s/h": ("K6", "start, idle", "idle server"),
     "client's memory, MB": ("K6", "start, idle", "client MB"),
+    **{f"Nexmark, k/s: {query}": ("K8", f"Nexmark: {query}", ": rate") for query in QUERIES},
 }
-_BARS = ("read, k/s", "write at least once, k/s", "write exactly once, k/s")
+_BARS = ("read, k/s", "read with noAck, k/s", "write at least once, k/s", "write exactly once, k/s")
 _HEIGHT, _LEFT, _LONGEST = 24, 250, 510  # of a bar with its gap, where bars begin, the longest
 
 

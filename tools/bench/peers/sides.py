@@ -208,6 +208,16 @@ class Ours(Side):
         return {"format": "rstream", "options": options}
 
 
+class OursNoAck(Ours):
+    """The same without a pending list, as all the others read: the checkpoint alone has the position."""
+
+    name = "ours, noAck"
+
+    def source(self, stream: str, schema: str, group: str) -> dict[str, Any]:
+        source = super().source(stream, schema, group)
+        return source | {"options": source["options"] | {"noAck": "true", "minPartitions": "2"}}
+
+
 class Kafka(Side):
     """Spark's Kafka connector, with values of JSON."""
 
