@@ -1,4 +1,6 @@
-"""P33: Nexmark's queries over Redis Streams, against the same SQL over Spark's file source with the same events."""
+"""P33: Nexmark's queries over Redis Streams, against the same SQL over the same events in Spark's file source, and in a
+Python source that has their rows in an Arrow file: it shows what a Python source costs without a server.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,17 @@ import functools
 import itertools
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
+import pyarrow as pa
 import redis
+from pyspark.sql import DataFrame
 
-from examples.nexmark.nexmark import Views, file_streams, produce, run, streams
+from examples.nexmark.events import SCHEMAS
+from examples.nexmark.nexmark import Views, columns, file_streams, produce, run, streams, tables
 from examples.nexmark.queries import QUERIES, Query
+from tools.bench.own_source import OwnSource
 from tools.bench.row import Row
 from tools.bench.servers import running
 from tools.bench.spark import session
@@ -32,19 +39,42 @@ def nexmark_rows(stack: contextlib.ExitStack) -> list[Row]:
     for name, value in (("spark.sql.shuffle.partitions", _CORES), ("spark.sql.session.timeZone", "UTC")):
         session().conf.set(name, value)
         stack.callback(session().conf.unset, name)
-    return [
-        Row(
-            "P33",
-            f"Nexmark {name}: {query.title}",
-            f"{_EVENTS:,} events, availableNow, into Parquet; events a second a core; peer: files of JSON",
-            "/s",
-            None,
-            functools.partial(_streams, query, server.url, folder),
-            functools.partial(_rate, query, file_streams(session(), folder / "events"), folder),
-            "Spark's files",
-        )
-        for name, query in QUERIES.items()
-    ]
+    arrow = _arrow_files(folder)
+    rows = []
+    for name, query in QUERIES.items():
+        measure = f"Nexmark {name}: {query.title}"
+        ran = f"{_EVENTS:,} events, availableNow, into Parquet; events a second a core; peer: "
+        ours = functools.partial(_streams, query, server.url, folder)
+        peers = {
+            "Spark's files": ("files of JSON", file_streams(session(), folder / "events")),
+            "Python source": ("an Arrow file, read by a Python source", _arrow_streams(arrow, query)),
+        }
+        rows += [
+            Row("P33", measure, ran + said, "/s", None, ours, functools.partial(_rate, query, views, folder), peer)
+            for peer, (said, views) in peers.items()
+        ]
+    return rows
+
+
+def _arrow_files(folder: Path) -> dict[str, Path]:
+    """Write the events of each kind to an Arrow file."""
+    files = {}
+    for kind in SCHEMAS:
+        files[kind] = folder / f"{kind}.arrow"
+        rows = tables(session(), folder / "events")(kind).coalesce(1).toArrow()
+        with pa.ipc.new_file(files[kind], rows.schema) as file:
+            file.write_table(rows, max_chunksize=10_000)
+    return files
+
+
+def _arrow_streams(files: Mapping[str, Path], query: Query) -> Views:
+    session().dataSource.register(OwnSource)
+
+    def view(kind: str) -> DataFrame:
+        source = session().readStream.format("own").option("file", str(files[kind]))
+        return source.schema(columns(kind, query)).load()
+
+    return view
 
 
 def _streams(query: Query, url: str, folder: Path) -> float:
