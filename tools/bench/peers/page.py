@@ -26,7 +26,7 @@ _LINES = {
     "write exactly once, k/s": ("K3", "write, exactly once:", ": rate"),
     "event to row, p50, ms": ("K2", "event to row in Parquet, 20,000/s, interval 0 s", "p50"),
     "p99, ms": ("K2", "event to row in Parquet, 20,000/s, interval 0 s", "p99"),
-    "batch over 100 streams, s": ("K5", "a batch over 100 streams", "seconds"),
+    "batch over 100 streams, s": ("K5", "a batch over 100 streams", ": seconds"),
     "SIGKILL to next row, s": ("K4", "kill", "seconds to the next row"),
     "rows lost": ("K4", "kill", "rows lost"),
     "rows twice": ("K4", "kill", "rows twice"),

@@ -14,7 +14,7 @@ import numpy as np
 from tools.bench.arrival import Table, waited, watching
 from tools.bench.peers.client import LONGEST, costs
 from tools.bench.peers.events import feeding
-from tools.bench.peers.sides import SHAPES, Bench, Flink, Kafka, Ours, Side, load
+from tools.bench.peers.sides import SHAPES, Bench, Flink, Kafka, KafkaAtOnce, Ours, Side, load
 from tools.bench.row import NoFigureError, Row
 from tools.waiting import until
 
@@ -72,7 +72,7 @@ def arrivals(bench: Bench) -> list[Row]:
     for rate in (1_000, 20_000, 100_000):
         for interval in (0, 1):
             ours = functools.partial(arrive, Ours(bench), rate, interval)
-            for side in (Kafka(bench), Flink(bench)):
+            for side in (Kafka(bench), Flink(bench), KafkaAtOnce(bench)):
                 peer = functools.partial(arrive, side, rate, interval)
                 rows += [
                     Row("K2", f"event to row in Parquet, {rate:,}/s, interval {interval} s: {name}",
