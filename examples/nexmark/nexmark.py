@@ -62,13 +62,14 @@ def columns(kind: str, query: Query) -> str:
     return ", ".join(column for column in SCHEMAS[kind].split(", ") if column.split()[0] in words)
 
 
-def streams(spark: SparkSession, url: str, prefix: str, query: Query, group: str) -> Views:
-    """Return a function that returns the stream of a kind of event, read by this consumer group for the query."""
+def streams(spark: SparkSession, url: str, prefix: str, query: Query, group: str, **options: str) -> Views:
+    """Return a function that returns the stream of a kind of event, read by this consumer group for the query. options:
+    more of the source."""
 
     def view(kind: str) -> DataFrame:
         return (
             spark.readStream.format("rstream")
-            .options(url=url, streams=f"{prefix}:{kind}", group=group, startingOffsets="earliest")
+            .options(url=url, streams=f"{prefix}:{kind}", group=group, startingOffsets="earliest", **options)
             .schema(columns(kind, query))
             .load()
         )

@@ -12,7 +12,7 @@ import pytest
 from tools.bench.peers.client import Client
 from tools.bench.peers.queries import nexmark, trigger
 from tools.bench.peers.rows import drain, kill, write
-from tools.bench.peers.sides import Bench, Flink, Kafka, KafkaAvro, Ours, Side, SparkRedis
+from tools.bench.peers.sides import Bench, Flink, Kafka, KafkaAtOnce, KafkaAvro, Ours, OursNoAck, Side, SparkRedis
 from tools.bench.peers.tables import arrive
 from tools.bench.row import NoFigureError
 
@@ -26,7 +26,7 @@ def bench() -> Iterator[Bench]:
         yield Bench(stack, SHARE)
 
 
-_OF_THREE_FIELDS = [(side, "three") for side in (KafkaAvro, SparkRedis)]
+_OF_THREE_FIELDS = [(side, "three") for side in (OursNoAck, KafkaAtOnce, KafkaAvro, SparkRedis)]
 
 
 @pytest.mark.parametrize(
