@@ -7,6 +7,9 @@ import time
 from contextlib import ExitStack
 from types import FrameType
 
+import pytest
+
+from spark_streams.engine.client import Waiter, Waiters
 from spark_streams.engine.commands import new_engine
 from spark_streams.engine.resp.request_parser import RequestParser
 from tests.engine.wire import Failed, command, wait_blocked, wire
@@ -213,6 +216,25 @@ def steps_of_a_turn(waiting: int) -> int:
 def test_clients_that_wait_cost_other_commands_nothing() -> None:
     """A turn of the loop takes as many instructions with 2,000 waiting clients as with none."""
     assert steps_of_a_turn(2_000) == steps_of_a_turn(0)
+
+
+def test_an_entry_is_offered_to_each_waiting_consumer_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The read of the consumer that gets the entry changes nothing for the others, so they are not asked again."""
+    engine = new_engine(lambda: 1_000_000)
+    parser = RequestParser()
+    offers: list[Waiter] = []
+    offer = Waiters._try
+    monkeypatch.setattr(Waiters, "_try", lambda waiters, waiter: (offers.append(waiter), offer(waiters, waiter)))
+
+    def call(*words: object) -> None:
+        engine.run(engine.connect("test", "test"), parser.feed(command(*words)), [], 1 << 30)
+
+    call("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM")
+    for number in range(10):
+        claim = ("CLAIM", 1_000) if number % 2 else ()
+        call("XREADGROUP", "GROUP", "g", number, "BLOCK", 0, *claim, "STREAMS", "s", ">")
+    call("XADD", "s", "1-1", "a", "1")
+    assert (len(offers), len(set(offers)), engine.waiters.count) == (10, 10, 9)
 
 
 def test_moments_of_clients_that_have_gone_are_dropped() -> None:

@@ -216,7 +216,7 @@ def _read_new(
         if owner is not None:
             consumer.active = engine.now
     if total or claimed:
-        db.touch_groups(key)
+        db.changes += 1
     if claim is None:
         return Entries(slices, total)
     new = [b"*4" + node.wire(index, index + 1)[2:] + _NEW for node, low, high in slices for index in range(low, high)]
