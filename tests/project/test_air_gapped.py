@@ -30,7 +30,7 @@ def test_the_recipe_of_the_page_installs_without_an_index(tmp_path: Path) -> Non
     makes, installs = re.findall(r"^```sh\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
     shutil.copytree(ROOT, tmp_path / "spark-streams", symlinks=True, ignore=NOT_OURS)
     pinned = {**os.environ, "PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
-    ended = run(f"{makes}\npip wheel --wheel-dir more starlette uvicorn h11", tmp_path, pinned)
+    ended = run(f"{makes}\npip wheel --wheel-dir more './spark-streams[console]'", tmp_path, pinned)
     assert ended.returncode == 0, ended.stderr
     names = {path.name.split("-")[0] for path in (tmp_path / "wheels").iterdir()}
     assert {"spark_streams", "pyarrow", "numpy", "redis", "hiredis"} <= names

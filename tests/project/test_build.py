@@ -152,10 +152,10 @@ def test_the_wheel_runs_where_the_clone_is_not(built: Built, tmp_path: Path) -> 
 @pytest.mark.network
 @pytest.mark.parametrize("what", ["source", "wheel"])
 def test_either_installs_into_an_empty_environment(built: Built, tmp_path: Path, what: str) -> None:
-    """pip gets what it needs, and what builds it, by itself."""
+    """With extra `cluster`. pip gets what it needs, and what builds it, by itself."""
     venv.create(tmp_path / "env", with_pip=True)
     python = tmp_path / "env" / "bin" / "python"
-    install = [str(python), "-m", "pip", "install", str(getattr(built, what))]
+    install = [str(python), "-m", "pip", "install", f"spark-streams[cluster] @ file://{getattr(built, what)}"]
     ended = subprocess.run(install, capture_output=True, text=True, check=False, timeout=300)
     assert ended.returncode == 0, ended.stderr
     _runs(python, tmp_path)

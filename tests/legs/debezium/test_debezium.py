@@ -93,10 +93,11 @@ class Debezium:
         self._process.wait()
 
     def wait_for(self, client: redis.Redis, text: str) -> None:
-        """Wait until an entry with this text is among the last of the stream."""
+        """Wait until an entry with this text is among the last of the stream, as many as a snapshot has: it is in the
+        order of the table's pages, and a row that came last may be in any of them."""
         until(
-            lambda: text in str(client.xrevrange(self._stream, count=20)), f"the stream has no {text!r}", PATIENCE,
-            interval=0.5, alive=lambda: self._process.poll() is None, log=self._log.read_text,
+            lambda: text in str(client.xrevrange(self._stream, count=table.KEYS + 1)), f"the stream has no {text!r}",
+            PATIENCE, interval=0.5, alive=lambda: self._process.poll() is None, log=self._log.read_text,
         )  # fmt: skip
 
 
