@@ -330,9 +330,11 @@ def _record(
     return step
 
 
-def _unwanted_items(item: Step) -> Step:
+def _unwanted(read: Callable[[Lanes], object]) -> Step:
+    """Return the step of values that no column wants. They are read all the same: they may be bad."""
+
     def step(lanes: Lanes) -> pa.Array:
-        _items(lanes, item, pa.null())
+        read(lanes)
         return pa.nulls(len(lanes))
 
     return step
@@ -409,8 +411,8 @@ def _begin_blocks(lanes: Lanes, which: Index, left: Index, stop: Index) -> None:
 _DAYS = (-719_162, 2_932_896)  # of the years 1 to 9999, since 1970
 _MICROS = (_DAYS[0] * 86_400_000_000, (_DAYS[1] + 1) * 86_400_000_000 - 1)
 _MILLIS = (_MICROS[0] // 1000, _MICROS[1] // 1000)
-# By what a value means: what it becomes if no column wants it. It is read all the same: it may be bad.
-_UNWANTED = {
+# By what a value means: its own type in Arrow.
+_NATURAL = {
     "null": pa.null(), "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(),
     "double": pa.float64(), "bytes": pa.binary(), "fixed": pa.binary(), "string": pa.string(), "enum": pa.string(),
     "date": pa.date32(), "timestamp": pa.timestamp("us", "UTC"), "local-timestamp": pa.timestamp("us"),
@@ -489,7 +491,8 @@ class _Compiler:
         if wire in ("array", "map"):
             return self._blocks(wire, writer, reader, into, depth + 1)
         size = writer["size"] if wire == "fixed" else _LEAST.get(wire, 1)
-        return _Part(_leaf(wire, writer, writer if reader is None else reader, into), size, -STEPS_OF_A_BYTE * size)
+        read = _leaf(wire, writer, writer if reader is None else reader, into)
+        return _Part(_unwanted(read) if into is None else read, size, -STEPS_OF_A_BYTE * size)
 
     def _union(self, branches: list[Json], reader: Json, into: _Into | None, depth: int) -> _Part:
         kind = into.arrow if into else pa.null()
@@ -550,13 +553,13 @@ class _Compiler:
         if one.least < 1 or one.debt > 0:  # items without bytes, or with too many fields for their bytes, are counted
             raise NoPlanError
         if kind is None:
-            read = _unwanted_items(one.read)
+            read = _unwanted(lambda lanes: _items(lanes, one.read, pa.null()))
         else:
             read = _array(one.read, kind) if wire == "array" else _map(one.read, entries, kind)
         return _Part(read, 1, -STEPS_OF_A_BYTE)
 
 
-_KINDS = {*_UNWANTED, *_RECORDS, "array", "map"}
+_KINDS = {*_NATURAL, *_RECORDS, "array", "map"}
 _LEAST = {"null": 0, "float": 4, "double": 8}
 _PROMOTED = {
     "int": ("long", "float", "double"),
@@ -632,17 +635,22 @@ def _leaf(wire: str, writer: Json, meant: Json, into: _Into | None) -> Step:
     is_time = (name, logical) in KEPT
     if is_time or logical == "decimal":
         name = logical.removesuffix("-millis").removesuffix("-micros")
-    kind = _UNWANTED[name] if into is None else into.arrow
+    kind = _NATURAL[name] if into is None else into.arrow
     size = writer["size"] if wire == "fixed" else None
     if name == "null":
         return lambda lanes: pa.nulls(len(lanes), kind)
-    if name == "decimal" and pa.types.is_decimal128(kind) and (into is None or kind.scale == scale):
+    if (
+        name == "decimal"
+        and pa.types.is_decimal128(kind)
+        and (into is None or kind.scale == scale)
+        and (size or 0) <= 16
+    ):
         return _decimal(size, kind)
     if name in ("int", "long") and pa.types.is_signed_integer(kind):
         return _integer(wire, kind, -(1 << kind.bit_width - 1), (1 << kind.bit_width - 1) - 1)
     if name in ("float", "double") and kind in (pa.float32(), pa.float64()):
         return _float(wire, kind)
-    if kind != _UNWANTED[name]:
+    if kind != _NATURAL[name]:
         raise NoPlanError
     if is_time:
         is_millis = logical.endswith("-millis")
