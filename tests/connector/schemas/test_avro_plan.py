@@ -12,16 +12,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_streams.connector.errors import ConfigError
+from spark_streams.connector.errors import ConfigError, DecodeError
 from spark_streams.connector.schemas.avro import AvroRead, AvroReader
 from spark_streams.connector.schemas.avro_plan import FEWEST, plan_of
 from spark_streams.connector.schemas.fit import fitter
+from spark_streams.connector.schemas.payload_columns import decode_array
+from spark_streams.connector.schemas.payload_format import PayloadFormat
 from spark_streams.connector.schemas.schema_columns import avro_columns
 from spark_streams.connector.schemas.schema_registry import Schema
 from spark_streams.connector.spark.arrow import arrow_schema
 from spark_streams.connector.wire.lines import Spans
-from tests.connector.schemas.avro_values import encoded, record
+from tests.connector.schemas.avro_values import FIRST, READER, VERSIONS, encoded, form, record
 from tests.connector.schemas.ddl import struct_of
+from tests.connector.schemas.registry_server import RegistryServer
 
 # -- random schemas, values and damage ---------------------------------------------------------------------------------
 
@@ -44,7 +47,7 @@ def _time(unit: int) -> Values:
     """Return values around the bounds of the years 1 to 9999, among others."""
     return lambda chance: chance.choice(
         (chance.randint(-9999, 9999), (-719_162 * _DAY) // unit - chance.randint(0, 1),
-         (2_932_897 * _DAY) // unit - chance.randint(0, 1), chance.getrandbits(31) - (1 << 30))
+         (2_932_897 * _DAY) // unit - chance.randint(0, 1), chance.getrandbits(21) - (1 << 20))
     )  # fmt: skip
 
 
@@ -257,3 +260,107 @@ def test_a_plan_reads_another_version_as_fastavro_does(seed: int) -> None:
     if isinstance(reader, dict) and (into := columns(reader)):
         share_read(reading(writer, reader), into, bodies)
         share_read(reading(writer, reader), into, [damaged(body, chance) for body in bodies])
+
+
+# -- pages of a column -------------------------------------------------------------------------------------------------
+
+
+def in_small_pages(values: pa.Array, given: PayloadFormat, into: str) -> list[Any]:
+    """Return what `decode` makes of pages that are too small for a plan."""
+    size = FEWEST - 1
+    pages = [values.slice(first, size) for first in range(0, len(values), size)]
+    return [one for page in pages for one in decode_array(page, given, struct_of(into)).to_pylist()]
+
+
+@pytest.mark.parametrize("framed", [False, True])
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
+def test_a_page_is_what_its_values_are_one_by_one(kind: pa.DataType, framed: bool) -> None:
+    """Nulls, damaged values and a slice of an array; framed: with IDs of schemas, some of them wrong."""
+    chance = random.Random(7)
+    schema, bodies = drawn(random.Random(8))
+    heads = (b"\0\0\0\0\1", b"\0\0\0\0\2", b"\1\0\0\0\1", b"\0\0") if framed else (b"",)
+    values = [chance.choice(heads) + chance.choice((body, damaged(body, chance))) for body in bodies * 4]
+    page = pa.array([None, *values, None, b"", None], kind).slice(3, 4 * len(bodies))
+    given, into = form(schema, framed=framed), columns(schema)
+    found = decode_array(page, given, struct_of(into))
+    assert repr(found.to_pylist()) == repr(in_small_pages(page, given, into))
+    assert {*found.field("reason").to_pylist()} == {None, "bad-value", *(["bad-framing"] if framed else [])}
+    assert 0 < found.field("value").null_count < len(page)
+
+
+@pytest.mark.parametrize("values", [[], [None] * 100, [b""] * 100, [b"", None] * 50])
+def test_a_page_without_bytes(values: list[bytes | None]) -> None:
+    found = decode_array(pa.array(values, pa.binary()), form(FIRST), struct_of(columns(FIRST)))
+    assert found.to_pylist() == [{"value": None, "reason": None if one is None else "bad-value"} for one in values]
+
+
+def test_a_column_of_texts() -> None:
+    body = encoded(FIRST, {"customer": "ann", "amount": 7}).decode()
+    found = decode_array(pa.array([body] * FEWEST), form(FIRST), struct_of(columns(FIRST)))
+    assert found.field("value").to_pylist() == [{"customer": "ann", "amount": 7}] * FEWEST
+
+
+def test_the_first_wrong_value_of_a_page_stops_the_query() -> None:
+    """Also if it does not fit the struct: the plan has marked it."""
+    schema = record({"name": "x", "type": "long"})
+    values = [encoded(schema, {"x": number}) for number in (*range(FEWEST), 2**40)]
+    with pytest.raises(DecodeError, match="column 'payload' cannot be decoded: bad-value; "):
+        decode_array(pa.array(values), form(schema), struct_of("x INT"), "payload")
+
+
+def test_each_version_of_a_registry_has_its_plan(registry: RegistryServer) -> None:
+    """An ID that the registry does not have is a reason, beside them."""
+    for schema_id, schema in VERSIONS.items():
+        registry.add(schema_id, schema)
+    given = form(READER, registry=registry.url, framed=True)
+    value = {"customer": "ann", "buyer": "ann", "amount": 7, "currency": "EUR", "note": None}
+    versions = [encoded(schema, value, schema_id) for schema_id, schema in VERSIONS.items()]
+    page = pa.array([*versions, b"\0\0\0\0\x63"] * FEWEST)
+    found = decode_array(page, given, struct_of(columns(READER)))
+    assert found.to_pylist() == in_small_pages(page, given, columns(READER))
+    assert [one["reason"] for one in found.to_pylist()[:4]] == [None, None, None, "unknown-schema"]
+
+
+# -- single bounds -----------------------------------------------------------------------------------------------------
+
+
+def is_all_read(schema: Any, value: object, count: int = FEWEST, into: str = "") -> bool:
+    body = encoded(stored(schema), value)
+    return share_read(reading(schema), into or columns(schema), [body] * count) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [(kind, made(random.Random(3))) for kind, made in _SIMPLE[1:]]
+    + [
+        ({"type": "array", "items": "int"}, [*range(300)]),
+        ({"type": "map", "values": {"type": "array", "items": "string"}}, {"a": ["b", "c"], "d": []}),
+        (["null", "long"], None),
+        (["null", "long"], ("long", 2**63 - 1)),
+        (_logical("bytes", "decimal", precision=38, scale=2), (10**38 - 1).to_bytes(16, "big")),
+    ],
+)
+def test_a_plan_reads_all_values_of_a_type(kind: Any, value: object) -> None:
+    """It is not only right because it reads nothing."""
+    assert is_all_read(record({"name": "x", "type": kind}), {"x": value})
+
+
+def test_a_few_long_arrays_are_left_to_fastavro() -> None:
+    """A step of numpy for each item of few lanes takes longer."""
+    schema = record({"name": "x", "type": {"type": "array", "items": "int"}})
+    short, long = (encoded(schema, {"x": [1] * count}) for count in (3, 1000))
+    assert share_read(reading(schema), columns(schema), [short] * FEWEST + [long]) == FEWEST / (FEWEST + 1)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {"type": "array", "items": "null"},
+        {"type": "array", "items": record(name="Empty")},
+        record({"name": "next", "type": ["null", "Node"]}, {"name": "x", "type": "int"}, name="Node"),
+    ],
+)
+def test_what_avro_walk_counts_has_no_plan(kind: Any) -> None:
+    """Items without bytes, and types that contain themselves: also if no column wants them."""
+    schema = record({"name": "x", "type": kind}, {"name": "y", "type": "int"})
+    assert plan_of(reading(schema), struct_of("y INT")) is None
