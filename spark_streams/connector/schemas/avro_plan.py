@@ -30,8 +30,8 @@ from spark_streams.connector.schemas.reasons import FIRST_STEPS, STEPS_OF_A_BYTE
 from spark_streams.connector.spark.arrow import arrow_schema
 from spark_streams.connector.wire.lines import Bytes, Index, Mask, Spans
 
-FEWEST = 32  # lanes that are worth a step of numpy
-_ROUNDS_OF_FEW = 64  # of a page, with fewer lanes
+FEWEST = 128  # values of a page, and lanes, below which fastavro is faster
+_ROUNDS_OF_FEW = 32  # of a page, with fewer lanes
 _PADDING = 16  # bytes around a page: what is read of each value at once
 _MOST_BYTES = (1 << 31) - 64  # of a page: Arrow's offsets have 32 bits
 _MOST_PLANS = 1_000  # of a process
@@ -281,6 +281,7 @@ def _index(lanes: Lanes, count: int) -> Index:
 
 def _union(branches: Sequence[Step | None], kind: pa.DataType) -> Step:
     """None: the branch is null."""
+    is_null_branch = np.array([branch is None for branch in branches])
 
     def step(lanes: Lanes) -> pa.Array:
         index = _index(lanes, len(branches))
@@ -298,7 +299,7 @@ def _union(branches: Sequence[Step | None], kind: pa.DataType) -> Step:
             count += len(which)
         if not values:
             return pa.nulls(len(lanes), kind)
-        is_null = np.isin(index, [number for number, branch in enumerate(branches) if branch is None])
+        is_null = is_null_branch[index]
         if len(values) == 1 and not is_null.any():
             return values[0]
         return pa.concat_arrays(values).take(pa.array(place, mask=is_null))

@@ -239,7 +239,7 @@ def drawn(chance: random.Random) -> tuple[Any, list[bytes]]:
     """Return a schema, and values of it."""
     fields = [(f"f{index}", *typed(chance)) for index in range(chance.randint(1, 4))]
     schema = record(*({"name": name, "type": kind} for name, kind, _ in fields))
-    values = [{name: made(chance) for name, _, made in fields} for _ in range(2 * FEWEST)]
+    values = [{name: made(chance) for name, _, made in fields} for _ in range(64)]
     return schema, [encoded(stored(schema), value) for value in values]
 
 
