@@ -32,6 +32,7 @@ from spark_streams.connector.wire.lines import Bytes, Index, Mask, Spans
 
 FEWEST = 128  # values of a page, and lanes, below which fastavro is faster
 _ROUNDS_OF_FEW = 32  # of a page, with fewer lanes
+_MOST_DECIMAL = 16  # bytes of a decimal
 _PADDING = 16  # bytes around a page: what is read of each value at once
 _MOST_BYTES = (1 << 31) - 64  # of a page: Arrow's offsets have 32 bits
 _MOST_PLANS = 1_000  # of a process
@@ -176,7 +177,8 @@ def _whole(lanes: Lanes, wire: str) -> Index:
     number = lanes.varints(_SHORT if wire == "int" else _LONG)
     if wire == "int":
         lanes.fail(number > np.uint64(0xFFFFFFFF))
-    return ((number >> np.uint64(1)) ^ np.negative(number & np.uint64(1))).view(np.int64)
+    signed: Index = ((number >> np.uint64(1)) ^ np.negative(number & np.uint64(1))).view(np.int64)
+    return signed
 
 
 def _float(wire: str, kind: pa.DataType) -> Step:
@@ -246,7 +248,7 @@ def _decimal(fixed: int | None, kind: pa.DataType) -> Step:
         halves[:, 0] = np.where(bits < 64, _last_bits(low, bits), low)
         halves[:, 1] = np.where(bits > 64, _last_bits(high, bits - 64), halves[:, 0] >> 63)
         high, low_half = halves[:, 1], halves[:, 0].view(np.uint64)
-        wrong = (bits > 128) | (high > above) | ((high == above) & (low_half >= np.uint64(rest)))
+        wrong = (bits > 8 * _MOST_DECIMAL) | (high > above) | ((high == above) & (low_half >= np.uint64(rest)))
         wrong |= (high < below) | ((high == below) & (low_half <= np.uint64(beneath)))
         lanes.fail(wrong)
         return _fixed_width(kind, halves)
@@ -498,17 +500,15 @@ class _Compiler:
     def _union(self, branches: list[Json], reader: Json, into: _Into | None, depth: int) -> _Part:
         kind = into.arrow if into else pa.null()
         takes_null = reader is None or "null" in (reader if isinstance(reader, list) else [reader])
-        parts = [
-            _Part(_never(kind), 0, 0)
-            if branch == "null" and not takes_null
-            else self.part(branch, reader, into, depth + 1)
-            for branch in branches
-        ]
-        steps = [
-            None if branch == "null" and takes_null else one.read for branch, one in zip(branches, parts, strict=True)
-        ]
-        debt = max(one.debt for one in parts) - STEPS_OF_A_BYTE
-        return _Part(_union(steps, kind), 1 + min(one.least for one in parts), debt)
+        steps: list[Step | None] = []
+        parts: list[_Part] = []
+        for branch in branches:
+            is_null = branch == "null"
+            never = is_null and not takes_null
+            parts.append(_Part(_never(kind), 0, 0) if never else self.part(branch, reader, into, depth + 1))
+            steps.append(None if is_null and takes_null else parts[-1].read)
+        least, debt = min(one.least for one in parts), max(one.debt for one in parts)
+        return _Part(_union(steps, kind), 1 + least, debt - STEPS_OF_A_BYTE)
 
     def _record(self, writer: Json, reader: Json, into: _Into | None, depth: int) -> _Part:
         columns = _columns(into)
@@ -519,11 +519,10 @@ class _Compiler:
         for field in writer["fields"]:
             name, meant = field["name"], None
             if reader is not None:
-                found = not_written.get(name, aliases.get(name))
-                name = "" if found is None else found["name"]
-                if found is not None and not_written.pop(name, None) is None:  # it is written twice
+                found = not_written.get(name, aliases.get(name, {}))
+                name, meant = found.get("name"), found.get("type")
+                if found and not_written.pop(name, None) is None:  # it is written twice
                     raise NoPlanError
-                meant = None if found is None else found["type"]
             place, column = columns.pop(name, (None, None))
             parts.append(self.part(field["type"], meant, column, depth))
             steps.append((parts[-1].read, place))
@@ -542,21 +541,21 @@ class _Compiler:
 
     def _blocks(self, wire: str, writer: Json, reader: Json, into: _Into | None, depth: int) -> _Part:
         key = "items" if wire == "array" else "values"
-        inner = None
-        if into is not None:
-            inner = _part_of(into, wire)
+        inner = _part_of(into, wire) if into else None
         one = self.part(writer[key], reader and reader[key], inner, depth)
-        kind = into and into.arrow
+        entries = None
         if wire == "map":
-            entries = pa.struct([("key", pa.string()), ("value", kind.item_type)]) if kind else None
+            entries = pa.struct([("key", pa.string()), ("value", inner.arrow)]) if inner else None
             entry = _record([(_bytes(None, True), 0), (one.read, 1)], {}, entries)
             one = _Part(entry, one.least + 1, one.debt - STEPS_OF_A_BYTE)
         if one.least < 1 or one.debt > 0:  # items without bytes, or with too many fields for their bytes, are counted
             raise NoPlanError
-        if kind is None:
+        if into is None:
             read = _unwanted(lambda lanes: _items(lanes, one.read, pa.null()))
+        elif wire == "map":
+            read = _map(one.read, entries, into.arrow)
         else:
-            read = _array(one.read, kind) if wire == "array" else _map(one.read, entries, kind)
+            read = _array(one.read, into.arrow)
         return _Part(read, 1, -STEPS_OF_A_BYTE)
 
 
@@ -640,12 +639,10 @@ def _leaf(wire: str, writer: Json, meant: Json, into: _Into | None) -> Step:
     size = writer["size"] if wire == "fixed" else None
     if name == "null":
         return lambda lanes: pa.nulls(len(lanes), kind)
-    if (
-        name == "decimal"
-        and pa.types.is_decimal128(kind)
-        and (into is None or kind.scale == scale)
-        and (size or 0) <= 16
-    ):
+    if name == "decimal":
+        is_held = pa.types.is_decimal128(kind) and (into is None or kind.scale == scale)
+        if not is_held or (size or 0) > _MOST_DECIMAL:
+            raise NoPlanError
         return _decimal(size, kind)
     if name in ("int", "long") and pa.types.is_signed_integer(kind):
         return _integer(wire, kind, -(1 << kind.bit_width - 1), (1 << kind.bit_width - 1) - 1)

@@ -207,8 +207,8 @@ def decode_array(values: pa.Array, form: PayloadFormat, struct: StructType, stri
 def _planned(
     decoder: Decoder, bodies: pa.Array, heads: pa.Array, struct: StructType
 ) -> Iterator[tuple[Index, pa.Array]]:
-    """Decode values whose schemas have a plan. heads: the framing of each value, empty if there is none. Return rows and
-    their structs; other rows are left.
+    """Decode the values of schemas with a plan, and return their rows and structs. Other rows are left. heads: the
+    framing of each value, empty if there is none.
     """
     named = heads.dictionary_encode()
     place = named.indices.fill_null(len(named.dictionary)).to_numpy()
