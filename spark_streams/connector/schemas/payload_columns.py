@@ -214,9 +214,10 @@ def _planned(
     place = named.indices.fill_null(len(named.dictionary)).to_numpy()
     _, bounds, data = bodies.buffers()
     bound = np.frombuffer(bounds, np.int64)[bodies.offset :]
-    for number, head in enumerate(named.dictionary.to_pylist()):
-        rows = np.flatnonzero(place == number)
-        if len(rows) < FEWEST or (head and not is_head(head)):
+    count = np.bincount(place, minlength=1)[: len(named.dictionary)]
+    for number in np.flatnonzero(count >= FEWEST).tolist():
+        head, rows = named.dictionary[number].as_py(), np.flatnonzero(place == number)
+        if head and not is_head(head):
             continue
         read = decoder.reading(int.from_bytes(head[1:], "big"), ())
         plan = plan_of(read, struct) if isinstance(read, AvroRead) else None
