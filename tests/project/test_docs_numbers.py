@@ -155,7 +155,7 @@ SOURCES: Mapping[str, Mapping[str, str]] = {
     "reading-tables": {"1,000 entries": _SAMPLE, "20 streams": _SAMPLED},
     "recipes": {"ten minutes": _EXAMPLE},
     "schemas": {
-        "5,000 fields": "connector/schemas/reasons.py: _FIRST_STEPS = 5_000",
+        "5,000 fields": "connector/schemas/reasons.py: FIRST_STEPS = 5_000",
         "10 s": "connector/schemas/decode_process.py: SECONDS = 10.0",
         "512 MB": "connector/schemas/decode_process.py: MEMORY = 512 << 20",
     },

@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 from spark_streams.base.untyped import Json
 from spark_streams.connector.schemas.avro_walk import AvroWalk, read_fields
@@ -201,7 +201,6 @@ class AvroReader:
 
     def __init__(self, reader: Schema | None) -> None:
         """Raise UnsupportedError if fastavro is missing, ValueError or others if the schema is not valid."""
-        self._fastavro = library("fastavro")
         library("fastavro.read").LOGICAL_READERS.update(readers())
         self._mismatch = library("fastavro.read").SchemaResolutionError
         self._reader: Json = None
@@ -211,27 +210,43 @@ class AvroReader:
         texts = [] if reader is None else [reader.text, *(one.text for one in reader.references)]
         self._types = ReaderTypes(map(json.loads, texts))
 
-    def reading(self, writer: Schema, indexes: tuple[int, ...]) -> Callable[[bytes], Any]:
-        """Return the function that reads values of this schema. It raises UnreadableError."""
+    def reading(self, writer: Schema, indexes: tuple[int, ...]) -> AvroRead:
+        """Return what reads values of this schema."""
         reader, mismatch = self._reader, self._mismatch
         schema, named = parsed(writer)
         if schema == reader and named == self._named:
             reader = None  # nothing to resolve, in half the time
         elif reader is not None:
             schema, named = parsed(writer, self._types)
-        end_of, read = AvroWalk(schema, named, read_fields(self._named)).end_of, self._fastavro.schemaless_reader
+        return AvroRead(schema, reader, NamedTypes(named, self._named, read_fields(self._named)), mismatch)
 
-        def read_value(body: bytes) -> Any:
-            end = end_of(body)
-            try:
-                value = read(io.BytesIO(body), schema, reader)
-            except mismatch:
-                raise UnreadableError(OTHER_SCHEMA) from None
-            if end != len(body):
-                raise UnreadableError(BAD_VALUE)
-            return value
 
-        return read_value
+class NamedTypes(NamedTuple):
+    """Types by name, as `parsed` returns them."""
+
+    writer: Mapping[str, Json]
+    reader: Mapping[str, Json]
+    read_fields: Mapping[str, int]  # as AvroWalk takes it
+
+
+class AvroRead:
+    """Reads values of one schema. reader: None if they are read as their own."""
+
+    def __init__(self, writer: Json, reader: Json, types: NamedTypes, mismatch: type[Exception]) -> None:
+        self.writer, self.reader, self.types = writer, reader, types
+        self._end_of, self._mismatch = AvroWalk(writer, types.writer, types.read_fields).end_of, mismatch
+        self._read = library("fastavro").schemaless_reader
+
+    def __call__(self, body: bytes) -> Any:
+        """Return the value that these bytes are. Raises UnreadableError, or an error of fastavro."""
+        end = self._end_of(body)
+        try:
+            value = self._read(io.BytesIO(body), self.writer, self.reader)
+        except self._mismatch:
+            raise UnreadableError(OTHER_SCHEMA) from None
+        if end != len(body):
+            raise UnreadableError(BAD_VALUE)
+        return value
 
 
 def parsed(schema: Schema, reader: ReaderTypes | None = None) -> tuple[Json, dict[str, Json]]:

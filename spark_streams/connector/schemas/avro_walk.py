@@ -19,7 +19,7 @@ from spark_streams.connector.schemas.reasons import BAD_VALUE, DEEPEST, StepBudg
 
 Walk = Callable[[bytes, int, int], int]  # takes (body, place, depth), returns the place behind the value
 Match = Callable[[bytes, int], re.Match[bytes] | None]
-_Part = tuple[Match | None, Walk | None]  # a pattern, and the walk of what follows it; None: it is _sized
+_Part = tuple[Match | None, Walk]  # a pattern, and the walk of what follows it
 
 _LONG = rb"(?:[\x80-\xff]{0,8}[\0-\x7f]|[\x80-\xff]{9}[\0\1])"
 # Types whose bytes a pattern can match. Those that follow each other in a record are one pattern.
@@ -57,10 +57,10 @@ class AvroWalk:
             raise UnreadableError(BAD_VALUE) from None
 
     def _of(self, schema: Json) -> Walk:
-        schema = _bare(schema)
+        schema = bare_schema(schema)
         if isinstance(schema, list):
             return _union([self._of(branch) for branch in schema])
-        kind, pattern = _kind(schema), _pattern(schema)
+        kind, pattern = kind_of(schema), _pattern(schema)
         if pattern is not None:
             return _matching(pattern)
         if kind in _SIZED:
@@ -86,9 +86,9 @@ class AvroWalk:
         return self._walks[name]
 
     def _record(self, schema: Mapping[str, Json]) -> Walk:
-        kinds = [_bare(field["type"]) for field in schema["fields"]]
-        steps = sum(_pattern(kind) == b"" or _kind(kind) in (*_RECORDS, *self._named) for kind in kinds)
-        steps += max(0, self._read_fields.get(_last_part(schema["name"]), 0) - len(kinds))
+        kinds = [bare_schema(field["type"]) for field in schema["fields"]]
+        steps = sum(_pattern(kind) == b"" or kind_of(kind) in (*_RECORDS, *self._named) for kind in kinds)
+        steps += max(0, self._read_fields.get(last_part(schema["name"]), 0) - len(kinds))
         self._takes_steps |= steps > 0
         return _record(self._parts(kinds), steps, self._steps)
 
@@ -96,10 +96,10 @@ class AvroWalk:
         """Return as few parts as possible for values that follow each other."""
         parts: list[_Part] = []
         run = b""
-        for kind in map(_bare, kinds):
+        for kind in map(bare_schema, kinds):
             pattern = _pattern(kind)
             if pattern is None:
-                parts.append((_match(run), None if _kind(kind) in _SIZED else self._of(kind)))
+                parts.append((_match(run), self._of(kind)))
                 run = b""
             else:
                 run += pattern
@@ -111,29 +111,29 @@ def read_fields(named: Mapping[str, Json]) -> dict[str, int]:
     found: dict[str, int] = {}
     for schema in named.values():
         for name in (schema["name"], *schema.get("aliases", ())):
-            found[_last_part(name)] = max(found.get(_last_part(name), 0), len(schema.get("fields", ())))
+            found[last_part(name)] = max(found.get(last_part(name), 0), len(schema.get("fields", ())))
     return found
 
 
-def _last_part(name: str) -> str:
+def last_part(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def _bare(schema: Json) -> Json:
+def bare_schema(schema: Json) -> Json:
     """Return a schema without the objects that only wrap a type."""
     while isinstance(schema, dict) and not isinstance(schema["type"], str):
         schema = schema["type"]
     return schema
 
 
-def _kind(schema: Json) -> str:
+def kind_of(schema: Json) -> str:
     """Return the name of a bare type, empty for a union."""
     return str(schema["type"]) if isinstance(schema, dict) else schema if isinstance(schema, str) else ""
 
 
 def _pattern(schema: Json) -> bytes | None:
     """Return the pattern of a bare type, None if it needs a function."""
-    kind = _kind(schema)
+    kind = kind_of(schema)
     if kind == "fixed":
         return b".{%d}" % schema["size"] if schema["size"] else b""
     if kind == "enum" and 0 < len(schema["symbols"]) <= 64:  # the index has one byte, or more than it needs
@@ -219,16 +219,7 @@ def _record(parts: list[_Part], steps_of_one: int, steps: StepBudget) -> Walk:
                 if found is None:
                     raise UnreadableError(BAD_VALUE)
                 at = found.end()
-            if inner is not None:
-                at = inner(body, at, depth + 1)
-                continue
-            number = body[at]  # as in _sized, without a call: most fields are here
-            at += 1
-            if number > 0x7F:
-                number, at = _number(body, at - 1)
-            at += number >> 1
-            if number & 1 or at > len(body):
-                raise UnreadableError(BAD_VALUE)
+            at = inner(body, at, depth + 1)
         return at
 
     return walk

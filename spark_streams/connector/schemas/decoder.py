@@ -20,7 +20,7 @@ from spark_streams.connector.schemas.schema_registry import MOST_KEPT, Registry,
 #      messages of the file, then among the messages within it. A single 0 is short for the first message.
 # …    the value
 
-_HEAD = 5
+HEAD = 5
 _LARGEST_ID = 2**31 - 1  # a registry's IDs are signed: it would refuse a larger one, as no registry does
 _LAST_HEAD = b"\0" + _LARGEST_ID.to_bytes(4, "big")
 _MOST_INDEXES = 100  # protoc refuses messages that are nested as deeply
@@ -34,14 +34,14 @@ class Framed(NamedTuple):
 
 def unframe(value: bytes, has_indexes: bool) -> Framed:
     """Split a value from its framing. Raises UnreadableError."""
-    if len(value) < _HEAD or value[0] != 0:
+    if len(value) < HEAD or value[0] != 0:
         raise reasons.UnreadableError(reasons.BAD_FRAMING)
-    schema_id = int.from_bytes(value[1:_HEAD], "big")
+    schema_id = int.from_bytes(value[1:HEAD], "big")
     if schema_id > _LARGEST_ID:
         raise reasons.UnreadableError(reasons.BAD_FRAMING)
     if not has_indexes:
-        return Framed(schema_id, (), value[_HEAD:])
-    count, at = _zigzag(value, _HEAD)
+        return Framed(schema_id, (), value[HEAD:])
+    count, at = _zigzag(value, HEAD)
     if count == 0:
         return Framed(schema_id, (0,), value[at:])
     if not 0 < count <= _MOST_INDEXES:
@@ -57,10 +57,12 @@ def unframe(value: bytes, has_indexes: bool) -> Framed:
 
 def ids_of(values: Iterable[bytes | str | None]) -> list[int]:
     """Return the IDs that values name, those of most values first. Texts are left out."""
-    heads = Counter(value[:_HEAD] for value in values if isinstance(value, bytes))
-    return [
-        int.from_bytes(head[1:], "big") for head, _ in heads.most_common() if len(head) == _HEAD and head <= _LAST_HEAD
-    ]
+    heads = Counter(value[:HEAD] for value in values if isinstance(value, bytes))
+    return [int.from_bytes(head[1:], "big") for head, _ in heads.most_common() if is_head(head)]
+
+
+def is_head(head: bytes) -> bool:
+    return len(head) == HEAD and head <= _LAST_HEAD
 
 
 def frame(schema_id: int, indexes: tuple[int, ...]) -> bytes:
@@ -129,9 +131,7 @@ class Decoder:
         indexes: tuple[int, ...] = ()
         if self._form.framed:
             schema_id, indexes, body = unframe(value, self._form.format == PROTOBUF)
-        if self._registry is None:
-            schema_id = 0  # all values have the schema that was given
-        read = self._reads.get((schema_id, indexes)) or self._new_read(schema_id, indexes)
+        read = self.reading(schema_id, indexes)
         if isinstance(read, reasons.UnreadableError):
             raise read
         try:
@@ -140,6 +140,12 @@ class Decoder:
             raise
         except Exception:  # noqa: BLE001 - the libraries raise many errors for wrong bytes
             raise reasons.UnreadableError(reasons.BAD_VALUE) from None
+
+    def reading(self, schema_id: int, indexes: tuple[int, ...]) -> Read | reasons.UnreadableError:
+        """Return what reads values that name this schema, or why they cannot be read. Raises RegistryError."""
+        if self._registry is None:
+            schema_id = 0  # all values have the schema that was given
+        return self._reads.get((schema_id, indexes)) or self._new_read(schema_id, indexes)
 
     def _new_read(self, schema_id: int, indexes: tuple[int, ...]) -> Read | reasons.UnreadableError:
         writer: Schema | None = self._given

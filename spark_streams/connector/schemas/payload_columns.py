@@ -8,18 +8,22 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
 
 from spark_streams.connector.errors import DecodeError, EncodeError, InvalidOptionError, RStreamError, SchemaError
-from spark_streams.connector.schemas.decoder import decoder_of, frame, reader_of, registry_of
+from spark_streams.connector.schemas.avro import AvroRead
+from spark_streams.connector.schemas.avro_plan import FEWEST, plan_of
+from spark_streams.connector.schemas.decoder import HEAD, Decoder, decoder_of, frame, is_head, reader_of, registry_of
 from spark_streams.connector.schemas.fit import UnfitError, fitter
 from spark_streams.connector.schemas.json_schema import parse
 from spark_streams.connector.schemas.payload_format import (
@@ -40,6 +44,7 @@ from spark_streams.connector.schemas.schema_columns import avro_columns, json_co
 from spark_streams.connector.schemas.schema_registry import Schema
 from spark_streams.connector.spark.arrow import ArrayFunction, arrow_function, arrow_schema
 from spark_streams.connector.spark.running_pyspark import quoted
+from spark_streams.connector.wire.lines import Index, Spans
 
 # -- a new column beside the others, by a function that gives a value and a reason -------------------------------------
 
@@ -170,9 +175,15 @@ def decode(
 
 def decode_array(values: pa.Array, form: PayloadFormat, struct: StructType, strict: str = "") -> pa.Array:
     """Return structs of a value and a reason. strict: the column whose first wrong value raises DecodeError."""
-    decoder, fit, given = decoder_of(form), fitter(struct, form.format == JSON), values.to_pylist()
+    decoder, fit, kind = decoder_of(form), fitter(struct, form.format == JSON), pa.struct(list(arrow_schema(struct)))
     decode_one = decoder.decode
-    decoder.prepare(given)
+    bodies = values.cast(pa.large_binary())
+    heads = pc.binary_slice(bodies, 0, HEAD if form.framed else 0)
+    if form.framed:
+        decoder.prepare(heads.to_pylist())
+    planned = [*_planned(decoder, bodies, heads, struct)] if form.format == AVRO else []
+    rows = np.concatenate([np.zeros(0, np.int64), *(rows for rows, _ in planned)])
+    left = np.delete(np.arange(len(values)), rows)
 
     def convert(value: bytes | str) -> Any:
         return fit(decode_one(value.encode() if isinstance(value, str) else value))
@@ -183,7 +194,37 @@ def decode_array(values: pa.Array, form: PayloadFormat, struct: StructType, stri
             "reason of each value, for route_dead_letters"
         )
 
-    return _staged_array(given, convert, pa.struct(list(arrow_schema(struct))), error_of if strict else None)
+    staged = _staged_array(values.take(pa.array(left)).to_pylist(), convert, kind, error_of if strict else None)
+    if not planned:
+        return staged
+    structs, reasons = staged.flatten()
+    order = pa.array(np.argsort(np.concatenate([rows, left])))
+    structs = pa.concat_arrays([*(part for _, part in planned), structs]).take(order)
+    reasons = pa.concat_arrays([pa.nulls(len(rows), pa.string()), reasons]).take(order)
+    return pa.StructArray.from_arrays([structs, reasons], [_VALUE, _REASON])
+
+
+def _planned(
+    decoder: Decoder, bodies: pa.Array, heads: pa.Array, struct: StructType
+) -> Iterator[tuple[Index, pa.Array]]:
+    """Decode the values of schemas with a plan, and return their rows and structs. Other rows are left. heads: the
+    framing of each value, empty if there is none.
+    """
+    named = heads.dictionary_encode()
+    place = named.indices.fill_null(len(named.dictionary)).to_numpy()
+    _, bounds, data = bodies.buffers()
+    bound = np.frombuffer(bounds, np.int64)[bodies.offset :]
+    count = np.bincount(place, minlength=1)[: len(named.dictionary)]
+    for number in np.flatnonzero(count >= FEWEST).tolist():
+        head, rows = named.dictionary[number].as_py(), np.flatnonzero(place == number)
+        if head and not is_head(head):
+            continue
+        read = decoder.reading(int.from_bytes(head[1:], "big"), ())
+        plan = plan_of(read, struct) if isinstance(read, AvroRead) else None
+        if plan is not None:
+            spans = Spans(np.frombuffer(data, np.uint8), bound[rows] + len(head), bound[rows + 1])
+            structs, is_read = plan.decode(spans)
+            yield rows[is_read], structs if is_read.all() else structs.filter(pa.array(is_read))
 
 
 def columns_of(form: PayloadFormat) -> dict[str, str]:

@@ -48,8 +48,8 @@ def library(name: str) -> Any:
 DEEPEST = 100  # levels of a value
 MOST_DIGITS = 1_000  # characters of a number in JSON
 MOST_UNEVALUATED = 1_000  # members or items that unevaluatedProperties or unevaluatedItems looks at
-_FIRST_STEPS = 5_000
-_STEPS_OF_A_BYTE = 10
+FIRST_STEPS = 5_000
+STEPS_OF_A_BYTE = 10
 
 
 class StepBudget(threading.local):
@@ -58,7 +58,7 @@ class StepBudget(threading.local):
     left = 0
 
     def begin(self, size: int) -> None:
-        self.left = _FIRST_STEPS + _STEPS_OF_A_BYTE * size
+        self.left = FIRST_STEPS + STEPS_OF_A_BYTE * size
 
     def take(self, count: int = 1) -> None:
         """Raise UnreadableError if the value has taken all its steps."""
