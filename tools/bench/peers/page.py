@@ -26,7 +26,7 @@ _LINES = {
     "write exactly once, k/s": ("K3", "write, exactly once:", ": rate"),
     "event to row, p50, ms": ("K2", "event to row in Parquet, 20,000/s, interval 0 s", "p50"),
     "p99, ms": ("K2", "event to row in Parquet, 20,000/s, interval 0 s", "p99"),
-    "batch over 100 streams, s": ("K5", "a batch over 100 streams", ": seconds"),
+    "batch over 1,000 streams, s": ("K5", "a batch over 1,000 streams", ": seconds"),
     "SIGKILL to next row, s": ("K4", "kill", "seconds to the next row"),
     "rows lost": ("K4", "kill", "rows lost"),
     "rows twice": ("K4", "kill", "rows twice"),
@@ -49,8 +49,9 @@ def found(file: Path = FILE) -> dict[str, dict[str, tuple[float, str]]]:
             measure = row["measure"]
             if row["number"] == number and measure.startswith(begin) and measure.endswith(end):
                 sides = lines.setdefault(line, {_OURS: (row["ours"], row["unit"])})
-                if row["peer"] in _PEERS:
-                    sides.setdefault(row["peer"], (row["peers"], row["unit"]))
+                for peer in _PEERS:
+                    if row["peer"].startswith(peer):  # with settings, if there is no other
+                        sides.setdefault(peer, (row["peers"], row["unit"]))
     return lines
 
 
