@@ -28,7 +28,7 @@ class House(NamedTuple):
 
 HOUSES = {
     "base": House((), {}, 800),
-    "connector": House(("base",), {"engine": ("engine", "engine.launch.embedded")}, 40_220),
+    "connector": House(("base",), {"engine": ("engine", "engine.launch.embedded")}, 40_230),
     "engine": House(("base",), {}, 13_300),
     "operations": House(
         ("base", "connector"),

@@ -19,7 +19,7 @@ from spark_streams.connector.schemas.reasons import BAD_VALUE, DEEPEST, StepBudg
 
 Walk = Callable[[bytes, int, int], int]  # takes (body, place, depth), returns the place behind the value
 Match = Callable[[bytes, int], re.Match[bytes] | None]
-_Part = tuple[Match | None, Walk]  # a pattern, and the walk of what follows it
+_Part = tuple[Match | None, Walk | None]  # a pattern, and the walk of what follows it; None: it is _sized
 
 _LONG = rb"(?:[\x80-\xff]{0,8}[\0-\x7f]|[\x80-\xff]{9}[\0\1])"
 # Types whose bytes a pattern can match. Those that follow each other in a record are one pattern.
@@ -99,7 +99,7 @@ class AvroWalk:
         for kind in map(bare_schema, kinds):
             pattern = _pattern(kind)
             if pattern is None:
-                parts.append((_match(run), self._of(kind)))
+                parts.append((_match(run), None if kind_of(kind) in _SIZED else self._of(kind)))
                 run = b""
             else:
                 run += pattern
@@ -219,7 +219,16 @@ def _record(parts: list[_Part], steps_of_one: int, steps: StepBudget) -> Walk:
                 if found is None:
                     raise UnreadableError(BAD_VALUE)
                 at = found.end()
-            at = inner(body, at, depth + 1)
+            if inner is not None:
+                at = inner(body, at, depth + 1)
+                continue
+            number = body[at]  # as in _sized, without a call: most fields are here
+            at += 1
+            if number > 0x7F:
+                number, at = _number(body, at - 1)
+            at += number >> 1
+            if number & 1 or at > len(body):
+                raise UnreadableError(BAD_VALUE)
         return at
 
     return walk

@@ -181,9 +181,8 @@ def decode_array(values: pa.Array, form: PayloadFormat, struct: StructType, stri
     heads = pc.binary_slice(bodies, 0, HEAD if form.framed else 0)
     if form.framed:
         decoder.prepare(heads.to_pylist())
-    planned = [*_planned(decoder, bodies, heads, struct)] if form.format == AVRO else []
-    rows = np.concatenate([np.zeros(0, np.int64), *(rows for rows, _ in planned)])
-    left = np.delete(np.arange(len(values)), rows)
+    is_large = form.format == AVRO and len(values) >= FEWEST
+    planned = [*_planned(decoder, bodies, heads, struct)] if is_large else []
 
     def convert(value: bytes | str) -> Any:
         return fit(decode_one(value.encode() if isinstance(value, str) else value))
@@ -194,10 +193,12 @@ def decode_array(values: pa.Array, form: PayloadFormat, struct: StructType, stri
             "reason of each value, for route_dead_letters"
         )
 
-    staged = _staged_array(values.take(pa.array(left)).to_pylist(), convert, kind, error_of if strict else None)
+    stage = partial(_staged_array, convert=convert, kind=kind, error_of=error_of if strict else None)
     if not planned:
-        return staged
-    structs, reasons = staged.flatten()
+        return stage(values.to_pylist())
+    rows = np.concatenate([rows for rows, _ in planned])
+    left = np.delete(np.arange(len(values)), rows)
+    structs, reasons = stage(values.take(pa.array(left)).to_pylist()).flatten()
     order = pa.array(np.argsort(np.concatenate([rows, left])))
     structs = pa.concat_arrays([*(part for _, part in planned), structs]).take(order)
     reasons = pa.concat_arrays([pa.nulls(len(rows), pa.string()), reasons]).take(order)

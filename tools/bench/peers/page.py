@@ -44,13 +44,15 @@ def found(file: Path = FILE) -> dict[str, dict[str, tuple[float, str]]]:
     """Return line → side → figure and unit, of what was measured."""
     rows: list[Mapping[str, Any]] = json.loads(file.read_text(encoding="utf-8")).get("peers", {"rows": []})["rows"]
     lines: dict[str, dict[str, tuple[float, str]]] = {}
+    # A peer with settings of its own counts only if there is none without.
+    rows.sort(key=lambda row: row.get("peer") not in _PEERS)
     for line, (number, begin, end) in _LINES.items():
         for row in rows:
             measure = row["measure"]
             if row["number"] == number and measure.startswith(begin) and measure.endswith(end):
                 sides = lines.setdefault(line, {_OURS: (row["ours"], row["unit"])})
                 for peer in _PEERS:
-                    if row["peer"].startswith(peer):  # with settings, if there is no other
+                    if row["peer"].startswith(peer):
                         sides.setdefault(peer, (row["peers"], row["unit"]))
     return lines
 
