@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import random
+import time
+from typing import Any
 
 import pytest
 
+from tools.servers.server import skip_without_redis
 from tools.soak import report
+from tools.soak.faults import OneServer
+from tools.soak.job_process import STREAM, Producer
 from tools.soak.report import WARM, Sample, fit
 
 MINUTES = 120
@@ -53,3 +58,23 @@ def test_the_page_escapes_and_draws_each_figure() -> None:
     assert "&" not in page.partition("<style>")[2].partition("</style>")[0]
     assert "etl: jvm memory MB" in page
     assert page.count("<path d=") == 2
+
+
+def test_the_producer_adds_each_number_once_while_the_server_is_killed_and_refuses_writes() -> None:
+    skip_without_redis()
+    with OneServer() as server, server.server.client() as client:
+        producer = Producer(server.url, rate=2000, seed=1)
+        for _ in range(3):
+            time.sleep(0.3)
+            server.restart(away=0.2)
+            client.config_set("maxmemory", 1)
+            client.client_kill_filter(_type="normal", skipme=True)
+            time.sleep(0.3)
+            client.config_set("maxmemory", 0)
+        time.sleep(0.5)
+        producer.stop()
+        entries: Any = client.xrange(STREAM)
+        assert [int(fields[b"number"]) for _, fields in entries] == list(range(producer.added))
+        assert server.starts == 4
+        unfit = sum(fields[b"amount"] == b"unknown" for _, fields in entries)
+        assert unfit == producer.unfit() > 0

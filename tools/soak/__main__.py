@@ -2,9 +2,9 @@
 
 A producer adds entries, some of which do not fit their columns: they are retried, become dead letters, and each ten
 minutes a redrive corrects them and sends them back. Each half hour one of the jobs, by turns, is killed and started
-again. Each minute memory, threads, files, keys and lag are measured. At the end the jobs read what is left; then a line
-is fitted to each figure that must be flat, and every entry is counted. Exit code 1: an entry is lost or twice, or a
-figure grows.
+again. Each seven minutes there is a fault of the server, the group or a job (tools/soak/faults.py). Each minute memory,
+threads, files, keys and lag are measured. At the end the jobs read what is left; then a line is fitted to each figure
+that must be flat, and every entry is counted. Exit code 1: an entry is lost or twice, or a figure grows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import argparse
 import json
 import random
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -23,13 +22,13 @@ from pathlib import Path
 import redis
 from rich.console import Console
 
-from tools.servers.server import redis_server_path, running_redis
+from tools.servers.server import redis_server_path
 from tools.simulation import month
 from tools.soak import report
+from tools.soak.faults import FAULTS, OneServer, Running, redriving
 from tools.soak.job_process import ARCHIVE, DEAD, ETL, STREAM, JobProcess, Producer, write_configs
 from tools.soak.report import Sample, judge, measure
 
-MEMORY = "1gb"  # of the server
 _SETTLE = 900.0  # seconds that the jobs may take at the end to read what is left
 
 
@@ -37,17 +36,18 @@ _SETTLE = 900.0  # seconds that the jobs may take at the end to read what is lef
 class Soak:
     """A running soak. folder: holds tables, checkpoints, logs and the page; began: seconds since the epoch."""
 
-    url: str
     folder: Path
     jobs: Mapping[str, JobProcess]
     producer: Producer
     client: redis.Redis
+    server: OneServer
     title: str
     console: Console
     random: random.Random
     samples: list[Sample] = field(default_factory=list)
     began: float = field(default_factory=time.time)
     _kills: int = 0
+    _faults: int = 0
     _started: float = field(default_factory=time.monotonic)
 
     @property
@@ -60,6 +60,7 @@ class Soak:
         self.check()
         now = time.monotonic()
         lives = {name: (job.starts, now - job.started) for name, job in self.jobs.items()}
+        lives["server"] = self.server.starts, now - self.server.started
         sample = Sample(self.age, measure(self.client, self.jobs.values(), self.folder), lives)
         self.samples.append(sample)
         with (self.folder / "samples.jsonl").open("a") as file:
@@ -81,22 +82,29 @@ class Soak:
         self.say(f"killed the job {job.name}")
         job.start()
 
+    def fault(self) -> None:
+        """Do the next of the faults."""
+        done = FAULTS[self._faults % len(FAULTS)](Running(self.server, self.client, self.jobs, self.random))
+        self._faults += 1
+        self.say(done)
+
     def redrive(self) -> None:
         """Correct the dead letters and send them back, if there are any."""
         if not self.client.xlen(DEAD):
             self.say("no dead letter yet")
             return
-        command = [sys.executable, "-m", "spark_streams.cli", "dead", "redrive", DEAD, "--url", self.url]
-        command += ["--set", "amount=0.00", "--yes"]
-        run = subprocess.run(command, capture_output=True, text=True, check=False)
+        with redriving(self.server.url) as run:
+            printed, _ = run.communicate()
         if run.returncode:
-            raise RuntimeError(f"the redrive failed: {run.stdout}{run.stderr}")
-        self.say(f"redrive: {(run.stdout or run.stderr).strip().splitlines()[-1]}")
+            raise RuntimeError(f"the redrive failed: {printed}")
+        self.say(f"redrive: {printed.strip().splitlines()[-1]}")
 
     def finish(self) -> None:
         """Stop the producer, and wait until both groups have read everything and no dead letter is left."""
         self.producer.stop()
-        self.say(f"{self.producer.added:,} entries added, {self.producer.unfit:,} of them unfit; reading what is left")
+        self.say(
+            f"{self.producer.added:,} entries added, {self.producer.unfit():,} of them unfit; reading what is left"
+        )
         deadline = time.monotonic() + _SETTLE
         while not self._is_settled():
             self.check()
@@ -130,6 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rate", type=int, default=300, metavar="N", help="entries per second (default 300)")
     parser.add_argument("--seed", type=int, default=1, metavar="S", help="chooses unfit entries and kills (default 1)")
     parser.add_argument("--kill", type=float, default=30, metavar="MIN", help="minutes between two kills (default 30)")
+    parser.add_argument("--fault", type=float, default=7, metavar="MIN", help="… two faults (default 7)")
     parser.add_argument("--redrive", type=float, default=10, metavar="MIN", help="… two redrives (default 10)")
     parser.add_argument("--sample", type=float, default=1, metavar="MIN", help="… two measurements (default 1)")
     parser.add_argument("--folder", type=Path, default=Path("out/soak"), help="made anew (default out/soak)")
@@ -161,15 +170,15 @@ def run(chosen: argparse.Namespace) -> int:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     console = Console(emoji=False)
-    with running_redis("--maxmemory", MEMORY, "--maxmemory-policy", "noeviction") as server:
+    with OneServer() as server:
         files = write_configs(server.url, folder)
-        client = server.client()
+        client = server.server.client()
         # Before the archive, which trims what no group needs.
         client.xgroup_create(STREAM, ETL, id="0", mkstream=True)
         producer = Producer(server.url, chosen.rate, chosen.seed)
         jobs = {name: JobProcess(name, files[name], folder / f"{name}.log") for name in (ETL, ARCHIVE)}
         title = f"Soak: {chosen.hours:g} h, {chosen.rate:,} entries/s, seed {chosen.seed}"
-        soak = Soak(server.url, folder, jobs, producer, client, title, console, random.Random(chosen.seed))
+        soak = Soak(folder, jobs, producer, client, server, title, console, random.Random(chosen.seed))
         try:
             _go_on(soak, chosen)
             soak.finish()
@@ -189,8 +198,12 @@ def run(chosen: argparse.Namespace) -> int:
 
 def _go_on(soak: Soak, chosen: argparse.Namespace) -> None:
     """Measure, redrive and kill at their times until the end."""
-    acts = {"kill": (chosen.kill, soak.kill), "redrive": (chosen.redrive, soak.redrive)}
-    acts["sample"] = (chosen.sample, soak.sample)
+    acts = {
+        "fault": (chosen.fault, soak.fault),
+        "kill": (chosen.kill, soak.kill),
+        "redrive": (chosen.redrive, soak.redrive),
+        "sample": (chosen.sample, soak.sample),
+    }
     moments = [
         (60 * every * number, name)
         for name, (every, _) in acts.items()

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import subprocess
 import sys
 import threading
 import time
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from string import Template
+from typing import Any, cast
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from spark_streams.operations.verify.running_query import Driver, processes_of
 from tools.machine_time import wait_for_end
@@ -46,6 +49,7 @@ startingOffsets = "earliest"
 maxDeliveries = 5
 deadLetterStream = "$dead"
 retryDelay = "20s,1m"
+claimIdle = "1m"
 
 [columns]
 number = "BIGINT"
@@ -109,6 +113,7 @@ class JobProcess:
     def __init__(self, name: str, config: Path, log: Path) -> None:
         """Start the job with this configuration."""
         self.name, self._config, self._log = name, config, log
+        self._command = [sys.executable, "-m", "spark_streams.cli", "run", name, "--config", str(config)]
         self.starts = 0  # of its processes so far
         self.start()
 
@@ -117,8 +122,18 @@ class JobProcess:
         self.starts += 1
         self.started = time.monotonic()
         environment = {k: v for k, v in os.environ.items() if k not in ("SPARK_HOME", "SPARK_CONF_DIR")}
-        command = [sys.executable, "-m", "spark_streams.cli", "run", self.name, "--config", str(self._config)]
-        self._driver = Driver(command, self._config.parent, environment, self._log)
+        self._driver = Driver(self._command, self._config.parent, environment, self._log)
+
+    def refusal(self) -> str:
+        """Start it once more while it runs. Return the last line that this start prints. Raises RuntimeError if the
+        second start goes on for two minutes, or ends without an error."""
+        try:
+            second = subprocess.run(self._command, capture_output=True, text=True, timeout=_END, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise RuntimeError(f"the job {self.name} was started twice, and both run") from error
+        if second.returncode == 0:
+            raise RuntimeError(f"the job {self.name} was started twice, and the second run ended without an error")
+        return (second.stderr or second.stdout).strip().splitlines()[-1]
 
     def check(self) -> None:
         """Raise RuntimeError if the job has ended by itself."""
@@ -153,6 +168,7 @@ class JobProcess:
 
 UNFIT = 200  # one entry in so many has an amount that is no number
 _NOTE = "n" * 100
+_ADDED = "soak:added"  # how many numbers are in the stream: written in the transaction that adds them
 
 
 class Producer:
@@ -160,9 +176,9 @@ class Producer:
 
     def __init__(self, url: str, rate: int, seed: int) -> None:
         """Start it. rate: entries per second."""
-        self.added = self.unfit = 0
+        self.added, self._seed = 0, seed
         self._stopped = threading.Event()
-        self._running = ThreadPoolExecutor(1).submit(self._run, url, rate, random.Random(seed))
+        self._running = ThreadPoolExecutor(1).submit(self._run, url, rate)
 
     def check(self) -> None:
         """Raise the error that ended it, if one did."""
@@ -174,16 +190,30 @@ class Producer:
         self._stopped.set()
         self._running.result()
 
-    def _run(self, url: str, rate: int, chance: random.Random) -> None:
+    def unfit(self) -> int:
+        """Return how many of the numbers have an unfit entry."""
+        return sum(map(self._is_unfit, range(self.added)))
+
+    def _run(self, url: str, rate: int) -> None:
         began = time.monotonic()
-        with redis.Redis.from_url(url) as client, client.pipeline(transaction=False) as pipeline:
+        # Without retries and without a time limit: no transaction is sent twice, and none is left behind at the server.
+        with redis.Redis.from_url(url, retry=Retry(NoBackoff(), 0)) as client:
             while not self._stopped.wait(0.1):
-                numbers = range(self.added, round((time.monotonic() - began) * rate))
-                for number in numbers:
-                    is_unfit = chance.randrange(UNFIT) == 0
-                    self.unfit += is_unfit
-                    amount = "unknown" if is_unfit else f"{chance.randrange(100_000) / 100:.2f}"
-                    entry = {"number": number, "amount": amount, "customer": f"c{number % 997}", "note": _NOTE}
-                    pipeline.xadd(STREAM, entry)
-                pipeline.execute()
-                self.added += len(numbers)
+                with contextlib.suppress(redis.RedisError):  # the server is away, or refuses writes
+                    self.added = int(cast("bytes | None", client.get(_ADDED)) or 0)
+                    self._add(client, round((time.monotonic() - began) * rate))
+
+    def _add(self, client: redis.Redis, due: int) -> None:
+        with client.pipeline(transaction=True) as pipeline:
+            for number in range(self.added, due):
+                pipeline.xadd(STREAM, self._entry(number))
+            pipeline.set(_ADDED, due)
+            pipeline.execute()
+        self.added = due
+
+    def _entry(self, number: int) -> dict[Any, Any]:
+        amount = "unknown" if self._is_unfit(number) else f"{number % 100_000 / 100:.2f}"
+        return {"number": number, "amount": amount, "customer": f"c{number % 997}", "note": _NOTE}
+
+    def _is_unfit(self, number: int) -> bool:
+        return zlib.crc32(b"%d %d" % (self._seed, number)) % UNFIT == 0
