@@ -170,8 +170,9 @@ class Rules(JobPart):
     def require(self, required: Sequence[tuple[str, str, Column]]) -> None:
         """Make rows bad that a table cannot hold, because they have no value for one of its columns. required: for each
         NOT NULL column its name, its table, and whether a row has no value for it."""
+        if required or self._required:
+            self.__dict__.pop("_first_verdict", None)  # of the analysis before
         self._required = required
-        self.__dict__.pop("_first_verdict", None)  # of the analysis before
 
     def judging(self, write: Callable[[Judged, int], None]) -> Callable[[DataFrame, int], None]:
         """Return a writer of micro-batches, which judges the rows and passes them to this function, with the number of
