@@ -17,6 +17,7 @@ lies in it. Spark's readers, compactions and other programs take what lies below
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -42,11 +43,11 @@ from spark_streams.jobs.output.table_columns import FILES, SELF_DESCRIBING, chec
 
 def located(spark: SparkSession, path: str, *below: str) -> tuple[JavaObject, JavaObject]:
     """Return a path, and its file system."""
-    jvm: JavaObject = spark.sparkContext._jvm
-    location = jvm.org.apache.hadoop.fs.Path(path)
-    for name in below:
-        location = jvm.org.apache.hadoop.fs.Path(location, name)
-    return location, location.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+    context: JavaObject = spark.sparkContext
+    # By its name: `jvm.org.apache.…` asks the JVM for each part of the name.
+    path_class = JavaClass("org.apache.hadoop.fs.Path", context._gateway._gateway_client)
+    location = functools.reduce(path_class, below, path_class(path))
+    return location, location.getFileSystem(context._jsc.hadoopConfiguration())
 
 
 def exists(spark: SparkSession, path: str, name: str) -> bool:
