@@ -76,8 +76,8 @@ def micro_batch_of_driver(spark: SparkSession) -> MicroBatchName | None:
     None if there is none, and over Spark Connect, which does not report it.
     """
     context = getattr(spark, "_sc", None)
-    query, number = (None if context is None else context.getLocalProperty(name) for name in (QUERY, BATCH))
-    return None if query is None or number is None else MicroBatchName(query, int(number))
+    query, number, run = (None if context is None else context.getLocalProperty(name) for name in (QUERY, BATCH, RUN))
+    return None if query is None or number is None else MicroBatchName(query, int(number), run or "")
 
 
 def time_of_batch(spark: SparkSession) -> int:

@@ -6,30 +6,19 @@ A transaction of the table also records the query and the number of the batch, s
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import logging
 from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.utils import require_minimum_pandas_version
+from pyspark.sql.udf import UserDefinedFunction
+from pyspark.util import PythonEvalType
 
 from spark_streams.connector.keys import application
 from spark_streams.connector.watch.failure import one_line
 from spark_streams.jobs.output.ownership import query_id
 
 Pages = Iterator[pa.RecordBatch]
-
-
-def missing_package(package: str) -> str:
-    """Return an error text if this Python lacks a package to write such tables, else "". Tasks need the same ones."""
-    if importlib.util.find_spec(package) is None:
-        return f"this Python has no package {package}, which writes it"
-    try:
-        require_minimum_pandas_version()  # mapInArrow needs pandas, although it passes Arrow data
-    except ImportError as error:
-        return f"Spark needs pandas for it, which this Python lacks ({' '.join(str(error).split())})"
-    return ""
 
 
 def application_of(spark: SparkSession, transaction: str | None) -> str | None:
@@ -42,15 +31,20 @@ def write_in_one_task(rows: DataFrame, write: Callable[[Pages], Pages]) -> None:
 
     Its column `written` is false if the table holds the batch already.
     """
+    # Not repartition: its shuffle writes all rows to a disk first. The job `etl` has them in its cache.
+    map_in_arrow(rows.coalesce(1), write, "written BOOLEAN").collect()
+
+
+def map_in_arrow(rows: DataFrame, function: Callable[[Pages], Pages], schema: str) -> DataFrame:
+    """As `rows.mapInArrow`, but it asks for no pandas, and names of columns may have dots, and may repeat."""
     names = rows.columns
 
-    def write_named(pages: Pages) -> Pages:
-        return write(page.rename_columns(names) for page in pages)
+    def of_named(pages: Pages) -> Pages:
+        return function(page.rename_columns(names) for page in pages)
 
-    # Spark's mapInArrow takes a name with a dot for a field of a struct.
     numbered = rows.toDF(*[f"c{number}" for number in range(len(names))])
-    # Not repartition: its shuffle writes all rows to a disk first. The job `etl` has them in its cache.
-    numbered.coalesce(1).mapInArrow(write_named, "written BOOLEAN").collect()
+    mapped = UserDefinedFunction(of_named, schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)(*numbered.columns)
+    return DataFrame(numbered._jdf.mapInArrow(mapped._jc, False, None), rows.sparkSession)
 
 
 _log = logging.getLogger("spark_streams.jobs")

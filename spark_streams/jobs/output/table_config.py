@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -18,7 +19,6 @@ from spark_streams.connector.watch.failure import one_line
 from spark_streams.connector.watch.lineage.datasets import Dataset, path_dataset
 from spark_streams.jobs.job_config import FREE, Config
 from spark_streams.jobs.output.deltalake_table import DeltalakeTable
-from spark_streams.jobs.output.one_task import missing_package
 from spark_streams.jobs.output.owned_table import Compaction, OwnableTable, OwnedTable, TableSettings
 from spark_streams.jobs.output.ownership import Claimant, NamedPlace, Owner, check_surroundings
 from spark_streams.jobs.output.pyiceberg_table import PyicebergTable
@@ -172,7 +172,8 @@ class TableConfig(TableSettings):
     def check_format(self, spark: SparkSession) -> None:
         """Raise ConfigError if Spark, or this Python for deltalake and pyiceberg, cannot write the format."""
         if self.kind in PACKAGES:
-            if missing := missing_package(self.kind):
+            if find_spec(self.kind) is None:
+                missing = f"this Python has no package {self.kind}, which writes it"
                 install = f"{command_for(PACKAGES[self.kind])}, here and where tasks run"
                 raise ConfigError(f"{self.where}.format {self.kind!r}: {missing}; {install}")
             return

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from spark_streams.connector.datasource import RStreamDataSource
 from spark_streams.connector.errors import ConfigError
 from spark_streams.connector.options.access_options import SinkOptions
 from spark_streams.connector.options.option import text_of
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.options.table import SOURCE
 from spark_streams.connector.sink.chunks import Destination
+from spark_streams.connector.sink.writers import WrittenRows
+from spark_streams.connector.spark.worker import micro_batch_of_driver
 from spark_streams.connector.watch.lineage.datasets import Dataset, sink_dataset
 from spark_streams.jobs.job import Facts, Job, JobPart, WrittenPart
 from spark_streams.jobs.job_config import FREE
+from spark_streams.jobs.output.one_task import Pages, map_in_arrow
 
 
 class Source(JobPart):
@@ -78,9 +84,21 @@ class StreamOutput:
         return sink_dataset(self.options)
 
     def write(self, rows: DataFrame, number: int | None = None) -> None:
-        """Write one micro-batch of the query that runs on this thread. The transaction takes its number from Spark."""
+        """Write one micro-batch of the query that runs on this thread. The transaction takes its number from Spark.
+
+        As `rows.write.format("rstream")`, for which Spark starts two Python processes: to make the writer, to commit.
+        """
         once = {"transaction": self.transaction} if self.options.delivery == "exactly-once" else {}
-        rows.write.format("rstream").mode("append").options(**{**once, **self.given}).save()
+        writer = RStreamDataSource({**once, **self.given}).writer(rows.schema, overwrite=False)
+
+        def write_part(pages: Pages) -> Pages:
+            yield pa.record_batch({"message": [pickle.dumps(writer.write(pages))]})
+
+        messages = map_in_arrow(rows, write_part, "message BINARY").collect()
+        batch = micro_batch_of_driver(rows.sparkSession) if once else None
+        # Rows that Spark knows to be none have no task. Their batch is closed, too.
+        none = [] if batch is None else [WrittenRows(0, writer.batch_of(batch, self.transaction), {})]
+        writer.commit([pickle.loads(message[0]) for message in messages] or none)
 
 
 class Sink(WrittenPart):

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from spark_streams import register
 from spark_streams.connector.errors import ConfigError
+from spark_streams.connector.keys import CLOSED, record_key
 from spark_streams.jobs.job import CheckedError, Job
 from spark_streams.jobs.programs import aggregate, etl
 from tools.servers.server import Server
@@ -50,6 +51,11 @@ name = "large"
 where = "amount >= 10"
 select = {{ n = "n", sum = "CAST(twice AS STRING)" }}
 sink.stream = "large"
+
+[[output]]
+name = "none"
+where = "false"
+sink.stream = "none"
 
 [[output]]
 name = "by who"
@@ -99,6 +105,9 @@ def test_each_output_has_its_rows_once(
     assert (before[1], len(before[2]), len(before[3])) == (3, 18, 2)
     commits = tmp_path / "checkpoint" / "commits"
     last = max(int(file.name) for file in commits.iterdir() if file.name.isdigit())
+    query = json.loads((tmp_path / "checkpoint" / "metadata").read_text())["id"]
+    with server.client() as client:  # a batch without rows, for which Spark runs no task, is closed, too
+        assert client.hget(record_key(f"{query}.output:none"), CLOSED) == str(last).encode()
     for name in (str(last), f".{last}.crc"):
         (commits / name).unlink()
     again = run(spark, config, monkeypatch).summary
