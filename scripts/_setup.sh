@@ -19,10 +19,9 @@ set_up() {
     take_lock
     # First what takes no time to find missing, last the long download.
     need_python
+    venv_is_ready "$level" || clear_venv # before the rest: some of what is needed is kept in it
     for need in "$@"; do "have_$need" || "need_$need"; done
     venv_is_ready "$level" || make_venv "$level"
-    # What stands in .venv went with an old one.
-    for need in "$@"; do "have_$need" || "need_$need"; done
     release_lock
   fi
 
@@ -238,14 +237,19 @@ venv_works() {
     "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
 }
 
+# Half-made, broken or moved: start again.
+clear_venv() {
+  if [ -e "$venv/.setup.making" ] || ! venv_works; then
+    rm -f "$venv/.setup.done"
+    : >"$venv/.setup.making"
+    find "$venv" -mindepth 1 -maxdepth 1 ! -name '.setup.*' -exec rm -rf {} +
+  fi
+}
+
 make_venv() {
   local level=$1 text='bringing .venv up to date'
   rm -f "$venv/.setup.done"
-  if [ -e "$venv/.setup.making" ] || ! venv_works; then
-    # Half-made, broken or moved: start again.
-    find "$venv" -mindepth 1 -maxdepth 1 ! -name '.setup.*' -exec rm -rf {} +
-    text='setting up .venv (Spark is a download of 456 MB)'
-  fi
+  venv_works || text='setting up .venv (Spark is a download of 456 MB)'
   : >"$venv/.setup.making"
   step "$text" install_packages "$level" || die "set-up stopped: see pip's own words above"
   printf '%s\n%s\n' "$(venv_recipe)" "$level" >"$venv/.setup.done"
