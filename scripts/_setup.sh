@@ -468,7 +468,10 @@ install_packages() (
   export PIP_CONSTRAINT="${PIP_CONSTRAINT:+$PIP_CONSTRAINT }constraints.txt"
   export PIP_BUILD_CONSTRAINT="${PIP_BUILD_CONSTRAINT:+$PIP_BUILD_CONSTRAINT }constraints.txt"
   local package='.[dev]'
-  [ "$1" != run ] || package='.[spark]'
+  if [ "$1" = run ]; then
+    package='.[spark]'
+    export PIP_COMPILE=0 # a job imports a fifth of the modules, and Python compiles these when it first does
+  fi
   { [ -x "$venv/bin/pip" ] || "$python" -m venv "$venv"; } &&
     "$venv/bin/python" -m pip install --disable-pip-version-check --no-user --editable "$package" &&
     # Only the data file in it is used: without its dependencies, that is without pandas.
