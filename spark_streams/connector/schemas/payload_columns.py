@@ -22,7 +22,8 @@ from pyspark.sql.types import BinaryType, DataType, StringType, StructField, Str
 
 from spark_streams.connector.errors import DecodeError, EncodeError, InvalidOptionError, RStreamError, SchemaError
 from spark_streams.connector.schemas.avro import AvroRead
-from spark_streams.connector.schemas.avro_plan import FEWEST, plan_of
+from spark_streams.connector.schemas.avro_plan import plan_of
+from spark_streams.connector.schemas.avro_steps import FEWEST, MOST_BYTES, read_values
 from spark_streams.connector.schemas.decoder import HEAD, Decoder, decoder_of, frame, is_head, reader_of, registry_of
 from spark_streams.connector.schemas.fit import UnfitError, fitter
 from spark_streams.connector.schemas.json_schema import parse
@@ -181,8 +182,8 @@ def decode_array(values: pa.Array, form: PayloadFormat, struct: StructType, stri
     heads = pc.binary_slice(bodies, 0, HEAD if form.framed else 0)
     if form.framed:
         decoder.prepare(heads.to_pylist())
-    is_large = form.format == AVRO and len(values) >= FEWEST
-    planned = [*_planned(decoder, bodies, heads, struct)] if is_large else []
+    is_large = form.format == AVRO and len(values) >= FEWEST and bodies.nbytes < MOST_BYTES
+    planned = [*_planned(decoder, bodies, heads, kind)] if is_large else []
 
     def convert(value: bytes | str) -> Any:
         return fit(decode_one(value.encode() if isinstance(value, str) else value))
@@ -206,7 +207,7 @@ def decode_array(values: pa.Array, form: PayloadFormat, struct: StructType, stri
 
 
 def _planned(
-    decoder: Decoder, bodies: pa.Array, heads: pa.Array, struct: StructType
+    decoder: Decoder, bodies: pa.Array, heads: pa.Array, kind: pa.StructType
 ) -> Iterator[tuple[Index, pa.Array]]:
     """Decode the values of schemas with a plan, and return their rows and structs. Other rows are left. heads: the
     framing of each value, empty if there is none.
@@ -221,10 +222,10 @@ def _planned(
         if head and not is_head(head):
             continue
         read = decoder.reading(int.from_bytes(head[1:], "big"), ())
-        plan = plan_of(read, struct) if isinstance(read, AvroRead) else None
+        plan = plan_of(read, kind) if isinstance(read, AvroRead) else None
         if plan is not None:
             spans = Spans(np.frombuffer(data, np.uint8), bound[rows] + len(head), bound[rows + 1])
-            structs, is_read = plan.decode(spans)
+            structs, is_read = read_values(spans, plan)
             yield rows[is_read], structs if is_read.all() else structs.filter(pa.array(is_read))
 
 
