@@ -57,8 +57,8 @@ class StepBudget(threading.local):
 
     left = 0
 
-    def begin(self, size: int) -> None:
-        self.left = FIRST_STEPS + STEPS_OF_A_BYTE * size
+    def begin(self, size: int, of_a_byte: int = STEPS_OF_A_BYTE) -> None:
+        self.left = FIRST_STEPS + of_a_byte * size
 
     def take(self, count: int = 1) -> None:
         """Raise UnreadableError if the value has taken all its steps."""
