@@ -86,15 +86,10 @@ class _Compiler:
     def _union(self, branches: list[Json], reader: Json, into: pa.DataType | None, depth: int) -> _Part:
         kind = pa.null() if into is None else into
         takes_null = reader is None or "null" in (reader if isinstance(reader, list) else [reader])
-        steps: list[Step | None] = []
-        parts: list[_Part] = []
-        for branch in branches:
-            is_null = branch == "null"
-            never = is_null and not takes_null
-            parts.append(_Part(avro_steps.never(kind), 0, 0) if never else self.part(branch, reader, into, depth + 1))
-            steps.append(None if is_null and takes_null else parts[-1].read)
-        least, debt = min(one.least for one in parts), max(one.debt for one in parts)
-        return _Part(avro_steps.union(steps, kind), 1 + least, debt - STEPS_OF_A_BYTE)
+        parts = [None if branch == "null" else self.part(branch, reader, into, depth + 1) for branch in branches]
+        least, debt = min(one.least if one else 0 for one in parts), max(one.debt if one else 0 for one in parts)
+        step = avro_steps.union([one and one.read for one in parts], kind, takes_null)
+        return _Part(step, 1 + least, debt - STEPS_OF_A_BYTE)
 
     def _record(self, writer: Json, reader: Json, into: pa.DataType | None, depth: int) -> _Part:
         columns = _columns(into)

@@ -138,14 +138,6 @@ def read_values(values: Spans, step: Step) -> tuple[pa.Array, Mask]:
     return structs, ~page.bad
 
 
-def never(kind: pa.DataType) -> Step:
-    def step(lanes: Lanes) -> pa.Array:
-        lanes.fail(np.ones(len(lanes), np.bool_))
-        return pa.nulls(len(lanes), kind)
-
-    return step
-
-
 def boolean(lanes: Lanes) -> pa.Array:
     byte = lanes.page.data[lanes.skip(1)]
     lanes.fail(byte > 1)
@@ -267,12 +259,15 @@ def _index(lanes: Lanes, count: int) -> Index:
 # -- steps of types with parts -----------------------------------------------------------------------------------------
 
 
-def union(branches: Sequence[Step | None], kind: pa.DataType) -> Step:
-    """None: the branch is null."""
+def union(branches: Sequence[Step | None], kind: pa.DataType, takes_null: bool) -> Step:
+    """None: the branch is null. takes_null: else a null is bad."""
     is_null_branch = np.array([branch is None for branch in branches])
 
     def step(lanes: Lanes) -> pa.Array:
         index = _index(lanes, len(branches))
+        is_null = is_null_branch[index]
+        if not takes_null:
+            lanes.fail(is_null)
         place = np.zeros(len(lanes), np.int64)  # of each lane's value in those of all branches
         values: list[pa.Array] = []
         count = 0
@@ -287,7 +282,6 @@ def union(branches: Sequence[Step | None], kind: pa.DataType) -> Step:
             count += len(which)
         if not values:
             return pa.nulls(len(lanes), kind)
-        is_null = is_null_branch[index]
         if len(values) == 1 and not is_null.any():
             return values[0]
         return pa.concat_arrays(values).take(pa.array(place, mask=is_null))

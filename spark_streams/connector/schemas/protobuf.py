@@ -16,6 +16,7 @@ from operator import attrgetter
 from typing import Any
 
 from spark_streams.connector.errors import ConfigError, RegistryError
+from spark_streams.connector.schemas import reasons
 from spark_streams.connector.schemas.reasons import BAD_VALUE, OTHER_SCHEMA, StepBudget, UnreadableError, library
 from spark_streams.connector.schemas.schema_registry import Schema
 
@@ -24,7 +25,6 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TYPES = {1: "DOUBLE", 2: "FLOAT", 3: "BIGINT", 4: "DECIMAL(20, 0)", 5: "INT", 6: "DECIMAL(20, 0)", 7: "BIGINT"}
 TYPES |= {8: "BOOLEAN", 9: "STRING", 12: "BINARY", 13: "BIGINT", 14: "STRING", 15: "INT", 16: "BIGINT"}
 TYPES |= {17: "INT", 18: "BIGINT"}
-STEPS_OF_A_BYTE, UNSET_OF_A_STEP = 3, 4  # a field that is set takes a step; of others, which are copied, four do
 _Read = Callable[[Any], Any]
 
 
@@ -63,7 +63,7 @@ class ProtobufReader:
             value = kind.FromString(body)
             if not kind.IsInitialized(value):
                 raise UnreadableError(BAD_VALUE)
-            self._steps.begin(len(body), STEPS_OF_A_BYTE)
+            self._steps.begin(reasons.FIELDS_OF_A_BYTE * len(body))
             return read(value)
 
         return read_value
@@ -151,10 +151,6 @@ def _is_entry(message: Any) -> bool:
     return bool(message.GetOptions().map_entry)
 
 
-def is_repeated(field: Any) -> bool:
-    return bool(field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED)
-
-
 def is_wrapper(message: Any) -> bool:
     return message.full_name.startswith(_OF_GOOGLE) and message.full_name.endswith("Value") and (
         [field.name for field in message.fields] == ["value"] and message.fields[0].message_type is None
@@ -177,7 +173,7 @@ class _Message:
     def read(self, message: Any) -> dict[str, Any]:
         """Return the fields of a message. Raises UnreadableError."""
         fields = type(message).ListFields(message)  # of the class: a field may have the name of a method
-        self._steps.take(len(fields) + (len(self._unset) - len(fields)) // UNSET_OF_A_STEP)
+        self._steps.take(len(fields) + (len(self._unset) - len(fields)) // reasons.UNSET_OF_A_FIELD)
         values = self._unset.copy()
         for field, value in fields:
             part = self._parts.get(field.number)
@@ -189,7 +185,7 @@ class _Message:
         one = self._one(field.message_type.fields_by_name["value"] if is_map(field) else field)
         if is_map(field):
             return lambda entries: {key: one(entries[key]) for key in entries}
-        return (lambda items: [*map(one, items)]) if is_repeated(field) else one
+        return (lambda items: [*map(one, items)]) if field.is_repeated else one
 
     def _one(self, field: Any) -> _Read:
         kind, types, steps = field.message_type, self._types, self._steps
@@ -236,4 +232,4 @@ def _type(field: Any, around: tuple[str, ...]) -> str:
         else:
             parts = (f"`{name}`: {of_part}" for name, of_part in _columns(inner, around).items())
             kind = f"STRUCT<{', '.join(parts)}>"
-    return f"ARRAY<{kind}>" if is_repeated(field) else kind
+    return f"ARRAY<{kind}>" if field.is_repeated else kind
