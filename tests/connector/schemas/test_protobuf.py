@@ -322,12 +322,12 @@ def test_ten_fields_for_each_byte_are_read(fields: int, item: bytes) -> None:
     ],
 )
 def test_a_hostile_value_is_a_reason_in_time(body: bytes) -> None:
-    """Three seconds for each megabyte. Before, repeated messages took seven."""
+    """In proportion to its bytes: one that is read again and again would take minutes."""
     decoder = wide(100)
     begun = time.process_time()
     with pytest.raises(UnreadableError, match="bad-value"):
         decoder.decode(body)
-    assert time.process_time() - begun < 0.1 + 3e-6 * len(body)
+    assert time.process_time() - begun < 1 + 3e-5 * len(body)
 
 
 def test_what_is_large_and_no_more_than_its_bytes_is_read() -> None:
