@@ -19,10 +19,9 @@ set_up() {
     take_lock
     # First what takes no time to find missing, last the long download.
     need_python
+    venv_is_ready "$level" || clear_venv # before the rest: some of what is needed is kept in it
     for need in "$@"; do "have_$need" || "need_$need"; done
     venv_is_ready "$level" || make_venv "$level"
-    # What stands in .venv went with an old one.
-    for need in "$@"; do "have_$need" || "need_$need"; done
     release_lock
   fi
 
@@ -238,14 +237,19 @@ venv_works() {
     "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
 }
 
+# Half-made, broken or moved: start again.
+clear_venv() {
+  if [ -e "$venv/.setup.making" ] || ! venv_works; then
+    rm -f "$venv/.setup.done"
+    : >"$venv/.setup.making"
+    find "$venv" -mindepth 1 -maxdepth 1 ! -name '.setup.*' -exec rm -rf {} +
+  fi
+}
+
 make_venv() {
   local level=$1 text='bringing .venv up to date'
   rm -f "$venv/.setup.done"
-  if [ -e "$venv/.setup.making" ] || ! venv_works; then
-    # Half-made, broken or moved: start again.
-    find "$venv" -mindepth 1 -maxdepth 1 ! -name '.setup.*' -exec rm -rf {} +
-    text='setting up .venv (Spark is a download of 456 MB)'
-  fi
+  venv_works || text='setting up .venv (Spark is a download of 456 MB)'
   : >"$venv/.setup.making"
   step "$text" install_packages "$level" || die "set-up stopped: see pip's own words above"
   printf '%s\n%s\n' "$(venv_recipe)" "$level" >"$venv/.setup.done"
@@ -464,7 +468,10 @@ install_packages() (
   export PIP_CONSTRAINT="${PIP_CONSTRAINT:+$PIP_CONSTRAINT }constraints.txt"
   export PIP_BUILD_CONSTRAINT="${PIP_BUILD_CONSTRAINT:+$PIP_BUILD_CONSTRAINT }constraints.txt"
   local package='.[dev]'
-  [ "$1" != run ] || package='.[spark]'
+  if [ "$1" = run ]; then
+    package='.[spark]'
+    export PIP_COMPILE=0 # a job imports a fifth of the modules, and Python compiles these when it first does
+  fi
   { [ -x "$venv/bin/pip" ] || "$python" -m venv "$venv"; } &&
     "$venv/bin/python" -m pip install --disable-pip-version-check --no-user --editable "$package" &&
     # Only the data file in it is used: without its dependencies, that is without pandas.

@@ -40,7 +40,9 @@ def build(source: Path, out: Path, seconds: int) -> list[Path]:
         package = out / made.name
         clamp(made, package, seconds)
         with tarfile.open(package) as packed:
-            packed.extractall(folder, filter="tar")
+            if hasattr(tarfile, "tar_filter"):  # Python 3.11.4
+                packed.extraction_filter = tarfile.tar_filter
+            packed.extractall(folder)
         _build("--wheel", Path(folder, package.name.removesuffix(".tar.gz")), out, seconds)
     [wheel] = out.glob(package.name.removesuffix(".tar.gz") + "-*.whl")
     return [package, wheel]

@@ -13,7 +13,6 @@ from click import Command, Group
 import spark_streams
 from spark_streams.cli import main
 from spark_streams.connector import errors, keys
-from spark_streams.connector.options.table import BATCH_SOURCE, SINK, SOURCE
 from spark_streams.connector.wire.address import Address
 from spark_streams.engine.commands import COMMANDS
 from spark_streams.jobs.arguments import JOBS
@@ -172,7 +171,6 @@ MOST_LINES_OF_README = 100
 MOST_WORDS_IN_A_SENTENCE = 25
 GUIDE = sorted((DOCS / "guide").glob("*.md"))
 FOR_USERS = pytest.mark.parametrize("page", [ROOT / "README.md", *GUIDE], ids=lambda page: page.stem)
-OPTIONS_OF_SPARK = {"checkpointLocation"}
 EXAMPLE = re.compile(r"<!-- from (\S+) -->\n```python\n(.*?)```", re.DOTALL)
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
@@ -236,16 +234,6 @@ def test_the_tabs_of_the_first_query_are_python_with_urls_that_a_query_takes() -
         names: dict[str, str] = {}
         exec(textwrap.dedent(block), names)
         assert Address.parse(names["url"]).url == names["url"]
-
-
-@FOR_USERS
-def test_the_options_in_the_python_of_a_page_exist(page: Path) -> None:
-    known = {option.name for table in (SOURCE, BATCH_SOURCE, SINK) for option in table} | OPTIONS_OF_SPARK
-    blocks = "\n".join(PYTHON.findall(page.read_text(encoding="utf-8")))
-    named = set(re.findall(r'\.option\("(\w+)"', blocks))
-    for keywords in re.findall(r"\.options\(([^)]*)\)", blocks):
-        named |= set(re.findall(r"(\w+)=", keywords))
-    assert named - known == set()
 
 
 @FOR_USERS

@@ -28,7 +28,7 @@ _EVENTS = 1_000_000
 _PREFIX = "nexmark"
 _CORES = 2  # of the session
 # Options: a file source has no pending list either.
-_READ: tuple[Mapping[str, str], ...] = ({}, {"noAck": "true", "minPartitions": "2"})
+_READ: tuple[Mapping[str, str], ...] = ({}, {"noAck": "true"})
 _groups = itertools.count()
 
 

@@ -61,7 +61,7 @@ class Soak:
         now = time.monotonic()
         lives = {name: (job.starts, now - job.started) for name, job in self.jobs.items()}
         lives["server"] = self.server.starts, now - self.server.started
-        sample = Sample(self.age, measure(self.client, self.jobs.values(), self.folder), lives)
+        sample = Sample(self.age, measure(self.server.url, self.client, self.jobs.values(), self.folder), lives)
         self.samples.append(sample)
         with (self.folder / "samples.jsonl").open("a") as file:
             file.write(json.dumps({"at": round(sample.at, 1), **sample.figures}) + "\n")
@@ -122,10 +122,9 @@ class Soak:
         self.console.print(f"{minutes:>4}:{seconds:02d}  {text}", highlight=False, markup=False)
 
     def _is_settled(self) -> bool:
-        groups = self.client.xinfo_groups(STREAM)
         retries = [key for key in self.client.scan_iter("rstream:*", _type="stream") if self.client.xlen(key)]
         delayed = [key for key in self.client.scan_iter("rstream:*", _type="zset") if self.client.zcard(key)]
-        is_read = all(group["lag"] == 0 and group["pending"] == 0 for group in groups)
+        is_read = all(group.lag == 0 and group.pending == 0 for group in report.groups_of(self.server.url))
         return is_read and not retries and not delayed and not self.client.xlen(DEAD)
 
 

@@ -126,14 +126,17 @@ class JobProcess:
 
     def refusal(self) -> str:
         """Start it once more while it runs. Return the last line that this start prints. Raises RuntimeError if the
-        second start goes on for two minutes, or ends without an error."""
-        try:
-            second = subprocess.run(self._command, capture_output=True, text=True, timeout=_END, check=False)
-        except subprocess.TimeoutExpired as error:
-            raise RuntimeError(f"the job {self.name} was started twice, and both run") from error
-        if second.returncode == 0:
+        second start goes on for two machine minutes, or ends without an error."""
+        log = self._log.with_name(f"{self.name}.second.log")
+        log.unlink(missing_ok=True)
+        with Driver(self._command, self._config.parent, dict(os.environ), log) as second:
+            try:
+                code = wait_for_end(second.process, _END)
+            except subprocess.TimeoutExpired as error:
+                raise RuntimeError(f"the job {self.name} was started twice, and both run") from error
+        if code == 0:
             raise RuntimeError(f"the job {self.name} was started twice, and the second run ended without an error")
-        return (second.stderr or second.stdout).strip().splitlines()[-1]
+        return log.read_text().strip().splitlines()[-1]
 
     def check(self) -> None:
         """Raise RuntimeError if the job has ended by itself."""

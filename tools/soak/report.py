@@ -17,6 +17,9 @@ import pyarrow.dataset as ds
 import redis
 from rich.table import Table
 
+from spark_streams.connector.lag.survey import GroupLag, survey
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.session import Session
 from spark_streams.operations.console.charts import Chart, charts_of
 from spark_streams.operations.console.site import environment
 from spark_streams.operations.verify.judge import Fault, Judgement
@@ -30,13 +33,13 @@ _KIB = 1024
 _MIB = 1_048_576
 
 
-def measure(client: redis.Redis, jobs: Iterable[JobProcess], folder: Path) -> dict[str, float]:
+def measure(url: str, client: redis.Redis, jobs: Iterable[JobProcess], folder: Path) -> dict[str, float]:
     """Return the figures by name. Memory is in MB; a job without a living process has none."""
     figures: dict[str, float] = {}
     for job in jobs:
         figures |= {f"{job.name}: {name}": value for name, value in _of_processes(job.processes()).items()}
         figures[f"{job.name}: checkpoint files"] = _files(folder / "checkpoints" / job.name)
-    figures |= _of_server(client)
+    figures |= _of_server(url, client)
     figures["table: data files"] = len(list((folder / "table").glob("*.parquet")))
     figures["table: log files"] = _files(folder / "table" / "_delta_log")
     figures["archive: files"] = _files(folder / "archive")
@@ -78,7 +81,7 @@ def _live_heap(pid: int) -> float | None:
     return int(words[2]) / _MIB if len(words) == 3 and words[0] == "Total" else None
 
 
-def _of_server(client: redis.Redis) -> dict[str, float]:
+def _of_server(url: str, client: redis.Redis) -> dict[str, float]:
     memory: Any = client.info("memory")
     figures: dict[str, float] = {
         "server: memory MB": memory["used_memory"] / _MIB,
@@ -88,15 +91,17 @@ def _of_server(client: redis.Redis) -> dict[str, float]:
         "stream: entries": float(client.xlen(STREAM)),
         "dead letters": float(client.xlen(DEAD)),
     }
-    groups: Any = client.xinfo_groups(STREAM) if client.exists(STREAM) else []
-    for group in groups:
-        name = group["name"].decode()
-        if name in (ETL, ARCHIVE):
-            figures[f"{name}: pending"] = group["pending"]
-            figures[f"{name}: consumers"] = group["consumers"]
-            if group["lag"] is not None:
-                figures[f"{name}: lag"] = group["lag"]
+    for group in groups_of(url):
+        figures[f"{group.group}: pending"] = group.pending
+        figures[f"{group.group}: consumers"] = len(group.consumers)
+        figures[f"{group.group}: lag"] = group.lag
     return figures
+
+
+def groups_of(url: str) -> Sequence[GroupLag]:
+    """Return both groups. Redis' own lag is wrong after a kill of the server (docs/internals/facts.md, R90)."""
+    with Session(Address.parse(url)) as session:
+        return survey(session.get(), [STREAM]).groups
 
 
 def _files(folder: Path) -> int:

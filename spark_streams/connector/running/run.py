@@ -74,9 +74,7 @@ def drain_running(query: StreamingQuery) -> None:
     query.processAllAvailable()
     streams = _streams_of(query)
     # Spark Connect does not tell the options of a source.
-    finds = not hasattr(query, "_jsq") or any(
-        relation.relation().options().containsKey("streamsPattern") for relation in _relations(query)
-    )
+    finds = not hasattr(query, "_jsq") or any("streamspattern" in map(str.lower, one) for one in _options_of(query))
     intervals = [max(PATTERN_INTERVAL, PATTERN_INTERVAL_EACH * streams)] if finds else []
     if _batch_of(query) == batch:
         intervals.append(max(IDLE_CHECK, IDLE_CHECK_EACH * streams))
@@ -97,11 +95,12 @@ def _streams_of(query: StreamingQuery) -> int:
     return sum(len(offset.get("streams", ())) for offset in offsets if isinstance(offset, dict))
 
 
-def _relations(query: StreamingQuery) -> list[JavaObject]:
-    """Return the sources in the plan of a query."""
-    leaves: JavaObject = query._jsq.streamingQuery().logicalPlan().collectLeaves()
+def _options_of(query: StreamingQuery) -> list[dict[str, str]]:
+    """Return the options of each source. They are in the analyzed plan: a query that failed early has no other plan."""
+    leaves: JavaObject = query._jsq.streamingQuery().analyzedPlan().collectLeaves()
     relations = [leaves.apply(index) for index in range(leaves.size())]
-    return [one for one in relations if one.getClass().getSimpleName() == "StreamingDataSourceV2ScanRelation"]
+    sources = [one for one in relations if one.getClass().getSimpleName() == "StreamingRelationV2"]
+    return [dict(one.extraOptions().asCaseSensitiveMap()) for one in sources]
 
 
 def may_have_more(query: StreamingQuery) -> bool:
@@ -168,8 +167,7 @@ def run(query: Runnable | Callable[[], Runnable], stop_within: str, traceback: b
 def _note_failure(query: StreamingQuery, text: str) -> None:
     """Note the error for the dead letter of its entry, as watch does. Spark Connect does not tell the sources."""
     if not is_of_connect(query):
-        sources = [relation.relation().options().asCaseSensitiveMap() for relation in _relations(query)]
-        note_for_dead_letter(text, [{name: options[name] for name in options} for options in sources])
+        note_for_dead_letter(text, _options_of(query))
 
 
 @contextlib.contextmanager

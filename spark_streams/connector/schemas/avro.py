@@ -202,7 +202,6 @@ class AvroReader:
     def __init__(self, reader: Schema | None) -> None:
         """Raise UnsupportedError if fastavro is missing, ValueError or others if the schema is not valid."""
         library("fastavro.read").LOGICAL_READERS.update(readers())
-        self._mismatch = library("fastavro.read").SchemaResolutionError
         self._reader: Json = None
         self._named: dict[str, Json] = {}
         if reader is not None:
@@ -212,13 +211,13 @@ class AvroReader:
 
     def reading(self, writer: Schema, indexes: tuple[int, ...]) -> AvroRead:
         """Return what reads values of this schema."""
-        reader, mismatch = self._reader, self._mismatch
+        reader = self._reader
         schema, named = parsed(writer)
         if schema == reader and named == self._named:
             reader = None  # nothing to resolve, in half the time
         elif reader is not None:
             schema, named = parsed(writer, self._types)
-        return AvroRead(schema, reader, NamedTypes(named, self._named, read_fields(self._named)), mismatch)
+        return AvroRead(schema, reader, NamedTypes(named, self._named, read_fields(self._named)))
 
 
 class NamedTypes(NamedTuple):
@@ -232,10 +231,11 @@ class NamedTypes(NamedTuple):
 class AvroRead:
     """Reads values of one schema. reader: None if they are read as their own."""
 
-    def __init__(self, writer: Json, reader: Json, types: NamedTypes, mismatch: type[Exception]) -> None:
+    def __init__(self, writer: Json, reader: Json, types: NamedTypes) -> None:
         self.writer, self.reader, self.types = writer, reader, types
-        self._end_of, self._mismatch = AvroWalk(writer, types.writer, types.read_fields).end_of, mismatch
+        self._end_of = AvroWalk(writer, types.writer, types.read_fields).end_of
         self._read = library("fastavro").schemaless_reader
+        self._mismatch = library("fastavro.read").SchemaResolutionError
 
     def __call__(self, body: bytes) -> Any:
         """Return the value that these bytes are. Raises UnreadableError, or an error of fastavro."""

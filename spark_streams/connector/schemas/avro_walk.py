@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 
 from spark_streams.base.untyped import Json
-from spark_streams.connector.schemas.reasons import BAD_VALUE, DEEPEST, StepBudget, UnreadableError
+from spark_streams.connector.schemas.reasons import BAD_VALUE, DEEPEST, STEPS_OF_A_BYTE, StepBudget, UnreadableError
 
 Walk = Callable[[bytes, int, int], int]  # takes (body, place, depth), returns the place behind the value
 Match = Callable[[bytes, int], re.Match[bytes] | None]
@@ -50,7 +50,7 @@ class AvroWalk:
     def end_of(self, body: bytes) -> int:
         """Return the number of bytes of the value with which these bytes begin. Raises UnreadableError."""
         if self._takes_steps:
-            self._steps.begin(len(body))
+            self._steps.begin(STEPS_OF_A_BYTE * len(body))
         try:
             return self._walk(body, 0, 0)
         except IndexError:  # the bytes end before the value

@@ -55,8 +55,8 @@ class JsonSteps(reasons.StepBudget):
     """Also has the canonical texts of the objects and lists of the value, by identity: each is made once, although
     `uniqueItems` of a type that contains itself asks for it at each level."""
 
-    def begin(self, size: int) -> None:
-        super().begin(size)
+    def begin(self, of_bytes: int) -> None:
+        super().begin(of_bytes)
         self.texts: dict[int, str] = {}
 
 
@@ -254,12 +254,12 @@ class JsonValidator:
 
     def accepts(self, value: Json, size: int) -> bool:
         """Return whether a value of this many bytes is valid. Raises `unresolved`, or UnreadableError."""
-        self._steps.begin(size)
+        self._steps.begin(reasons.STEPS_OF_A_BYTE * size)
         return bool(self._validator.is_valid(value))
 
     def errors(self, value: Json, size: int) -> list[Any]:
         """Return jsonschema's errors. Raises as `accepts`."""
-        self._steps.begin(size)
+        self._steps.begin(reasons.STEPS_OF_A_BYTE * size)
         return [*self._validator.iter_errors(value)]
 
     def _check(self, check: Callable[..., Any], validator: Any, word: Json, value: Json, schema: Json) -> Any:

@@ -22,9 +22,10 @@ from pyspark.sql.types import BinaryType, DataType, StringType, StructField, Str
 
 from spark_streams.connector.errors import DecodeError, EncodeError, InvalidOptionError, RStreamError, SchemaError
 from spark_streams.connector.schemas.avro import AvroRead
-from spark_streams.connector.schemas.avro_plan import FEWEST, plan_of
+from spark_streams.connector.schemas.avro_plan import plan_of
+from spark_streams.connector.schemas.avro_steps import FEWEST, MOST_BYTES, read_values
 from spark_streams.connector.schemas.decoder import HEAD, Decoder, decoder_of, frame, is_head, reader_of, registry_of
-from spark_streams.connector.schemas.fit import UnfitError, fitter
+from spark_streams.connector.schemas.fit import Fit, UnfitError, fitter
 from spark_streams.connector.schemas.json_schema import parse
 from spark_streams.connector.schemas.payload_format import (
     AVRO,
@@ -167,25 +168,23 @@ def decode(
             f"{payload} BINARY in the source's schema"
         )
     _check_added("decode", df, payload, column or payload, reason)
-    if struct.fields:
-        fitter(struct, form.format == JSON)
+    fitter(struct, form.format == JSON)
     function = partial(decode_array, form=form, struct=struct, strict="" if reason else payload)
     return _with_staged(df, payload, column or payload, reason, function, struct)
 
 
+@functools.cache
+def _target_of(struct: StructType, has_texts: bool) -> tuple[Fit, pa.StructType]:
+    """Return what makes values fit these columns, and their type in Arrow."""
+    return fitter(struct, has_texts), pa.struct(list(arrow_schema(struct)))
+
+
 def decode_array(values: pa.Array, form: PayloadFormat, struct: StructType, strict: str = "") -> pa.Array:
     """Return structs of a value and a reason. strict: the column whose first wrong value raises DecodeError."""
-    decoder, fit, kind = decoder_of(form), fitter(struct, form.format == JSON), pa.struct(list(arrow_schema(struct)))
-    decode_one = decoder.decode
-    bodies = values.cast(pa.large_binary())
-    heads = pc.binary_slice(bodies, 0, HEAD if form.framed else 0)
-    if form.framed:
-        decoder.prepare(heads.to_pylist())
-    is_large = form.format == AVRO and len(values) >= FEWEST
-    planned = [*_planned(decoder, bodies, heads, struct)] if is_large else []
+    decoder, (fit, kind) = decoder_of(form), _target_of(struct, form.format == JSON)
 
     def convert(value: bytes | str) -> Any:
-        return fit(decode_one(value.encode() if isinstance(value, str) else value))
+        return fit(decoder.decode(value.encode() if isinstance(value, str) else value))
 
     def error_of(why: str) -> DecodeError:
         return DecodeError(
@@ -194,8 +193,14 @@ def decode_array(values: pa.Array, form: PayloadFormat, struct: StructType, stri
         )
 
     stage = partial(_staged_array, convert=convert, kind=kind, error_of=error_of if strict else None)
-    if not planned:
-        return stage(values.to_pylist())
+    if form.format != AVRO or len(values) < FEWEST or values.nbytes > MOST_BYTES:
+        given = values.to_pylist()
+        decoder.prepare(given)
+        return stage(given)
+    bodies = values.cast(pa.large_binary())
+    heads = pc.binary_slice(bodies, 0, HEAD if form.framed else 0)
+    decoder.prepare(heads.to_pylist())
+    planned = [(np.zeros(0, np.int64), pa.nulls(0, kind)), *_planned(decoder, bodies, heads, kind)]
     rows = np.concatenate([rows for rows, _ in planned])
     left = np.delete(np.arange(len(values)), rows)
     structs, reasons = stage(values.take(pa.array(left)).to_pylist()).flatten()
@@ -206,7 +211,7 @@ def decode_array(values: pa.Array, form: PayloadFormat, struct: StructType, stri
 
 
 def _planned(
-    decoder: Decoder, bodies: pa.Array, heads: pa.Array, struct: StructType
+    decoder: Decoder, bodies: pa.Array, heads: pa.Array, kind: pa.StructType
 ) -> Iterator[tuple[Index, pa.Array]]:
     """Decode the values of schemas with a plan, and return their rows and structs. Other rows are left. heads: the
     framing of each value, empty if there is none.
@@ -221,10 +226,10 @@ def _planned(
         if head and not is_head(head):
             continue
         read = decoder.reading(int.from_bytes(head[1:], "big"), ())
-        plan = plan_of(read, struct) if isinstance(read, AvroRead) else None
+        plan = plan_of(read, kind) if isinstance(read, AvroRead) else None
         if plan is not None:
             spans = Spans(np.frombuffer(data, np.uint8), bound[rows] + len(head), bound[rows + 1])
-            structs, is_read = plan.decode(spans)
+            structs, is_read = read_values(spans, plan)
             yield rows[is_read], structs if is_read.all() else structs.filter(pa.array(is_read))
 
 

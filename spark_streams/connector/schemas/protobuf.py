@@ -12,9 +12,11 @@ from __future__ import annotations
 from base64 import b64decode
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from typing import Any
 
 from spark_streams.connector.errors import ConfigError, RegistryError
+from spark_streams.connector.schemas import reasons
 from spark_streams.connector.schemas.reasons import BAD_VALUE, OTHER_SCHEMA, StepBudget, UnreadableError, library
 from spark_streams.connector.schemas.schema_registry import Schema
 
@@ -23,6 +25,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TYPES = {1: "DOUBLE", 2: "FLOAT", 3: "BIGINT", 4: "DECIMAL(20, 0)", 5: "INT", 6: "DECIMAL(20, 0)", 7: "BIGINT"}
 TYPES |= {8: "BOOLEAN", 9: "STRING", 12: "BINARY", 13: "BIGINT", 14: "STRING", 15: "INT", 16: "BIGINT"}
 TYPES |= {17: "INT", 18: "BIGINT"}
+_Read = Callable[[Any], Any]
 
 
 class ProtobufReader:
@@ -54,14 +57,14 @@ class ProtobufReader:
                 raise UnreadableError(OTHER_SCHEMA)
         elif indexes and self._at(message.file, indexes).full_name != message.full_name:
             raise UnreadableError(OTHER_SCHEMA)
-        kind = self._messages.GetMessageClass(message)
+        kind, read = self._messages.GetMessageClass(message), _Message(message, {}, self._steps).read
 
         def read_value(body: bytes) -> Any:
             value = kind.FromString(body)
             if not kind.IsInitialized(value):
                 raise UnreadableError(BAD_VALUE)
-            self._steps.begin(len(body))
-            return _plain(value, message, self._steps)
+            self._steps.begin(reasons.FIELDS_OF_A_BYTE * len(body))
+            return read(value)
 
         return read_value
 
@@ -148,44 +151,65 @@ def _is_entry(message: Any) -> bool:
     return bool(message.GetOptions().map_entry)
 
 
-def is_repeated(field: Any) -> bool:
-    return bool(field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED)
-
-
 def is_wrapper(message: Any) -> bool:
     return message.full_name.startswith(_OF_GOOGLE) and message.full_name.endswith("Value") and (
         [field.name for field in message.fields] == ["value"] and message.fields[0].message_type is None
     )  # fmt: skip
 
 
-def _plain(message: Any, kind: Any, steps: StepBudget) -> dict[str, Any]:
-    """Return the fields of a message. kind: its descriptor, as a field may have the name of a method or DESCRIPTOR."""
-    steps.take(len(kind.fields))
-    values: dict[str, Any] = {}
-    for field in kind.fields:
-        value = getattr(message, field.name)
+class _Message:
+    """Reads messages of one type. types: those that were met in a value, by name. A type may contain itself."""
+
+    def __init__(self, kind: Any, types: dict[str, _Message], steps: StepBudget) -> None:
+        self._types, self._steps = types, steps
+        self._parts: dict[int, tuple[str, _Read]] = {}  # by number: an extension may have the name of a field
+        self._unset: dict[str, Any] = {}  # what fields are that are not set
+        for field in kind.fields:
+            read = self._part(field)
+            self._parts[field.number] = field.name, read
+            self._unset[field.name] = None if field.has_presence else read(field.default_value)
+        types[kind.full_name] = self
+
+    def read(self, message: Any) -> dict[str, Any]:
+        """Return the fields of a message. Raises UnreadableError."""
+        fields = type(message).ListFields(message)  # of the class: a field may have the name of a method
+        self._steps.take(len(fields) + (len(self._unset) - len(fields)) // reasons.UNSET_OF_A_FIELD)
+        values = self._unset.copy()
+        for field, value in fields:
+            part = self._parts.get(field.number)
+            if part is not None:  # not an extension
+                values[part[0]] = part[1](value)
+        return values
+
+    def _part(self, field: Any) -> _Read:
+        one = self._one(field.message_type.fields_by_name["value"] if is_map(field) else field)
         if is_map(field):
-            of_value = field.message_type.fields_by_name["value"]
-            values[field.name] = {key: _part(of_value, value[key], steps) for key in value}
-        elif is_repeated(field):
-            values[field.name] = [_part(field, one, steps) for one in value]
-        else:
-            is_null = field.has_presence and not type(message).HasField(message, field.name)
-            values[field.name] = None if is_null else _part(field, value, steps)
-    return values
+            return lambda entries: {key: one(entries[key]) for key in entries}
+        return (lambda items: [*map(one, items)]) if field.is_repeated else one
+
+    def _one(self, field: Any) -> _Read:
+        kind, types, steps = field.message_type, self._types, self._steps
+        if field.enum_type is not None:
+            names = field.enum_type.values_by_number
+            return lambda number: number if (known := names.get(number)) is None else known.name  # it fits no text
+        if kind is None:
+            return lambda value: value
+        if kind.full_name == TIMESTAMP:
+            return _time
+        if is_wrapper(kind):
+            return attrgetter("value")
+        name = kind.full_name
+
+        def read_inner(message: Any) -> Any:
+            return (types.get(name) or _Message(kind, types, steps)).read(message)
+
+        return read_inner
 
 
-def _part(field: Any, value: Any, steps: StepBudget) -> Any:
-    if field.enum_type is not None:
-        known = field.enum_type.values_by_number.get(value)
-        return value if known is None else known.name  # a number without a name fits no text
-    if field.message_type is None:
-        return value
-    if field.message_type.full_name == TIMESTAMP:
-        if not 0 <= value.nanos < 10**9 or value.nanos % 1000:
-            raise UnreadableError(BAD_VALUE)
-        return EPOCH + timedelta(seconds=value.seconds, microseconds=value.nanos // 1000)
-    return value.value if is_wrapper(field.message_type) else _plain(value, field.message_type, steps)
+def _time(value: Any) -> datetime:
+    if not 0 <= value.nanos < 10**9 or value.nanos % 1000:
+        raise UnreadableError(BAD_VALUE)
+    return EPOCH + timedelta(seconds=value.seconds, microseconds=value.nanos // 1000)
 
 
 def _columns(message: Any, around: tuple[str, ...]) -> dict[str, str]:
@@ -208,4 +232,4 @@ def _type(field: Any, around: tuple[str, ...]) -> str:
         else:
             parts = (f"`{name}`: {of_part}" for name, of_part in _columns(inner, around).items())
             kind = f"STRUCT<{', '.join(parts)}>"
-    return f"ARRAY<{kind}>" if is_repeated(field) else kind
+    return f"ARRAY<{kind}>" if field.is_repeated else kind

@@ -50,15 +50,17 @@ MOST_DIGITS = 1_000  # characters of a number in JSON
 MOST_UNEVALUATED = 1_000  # members or items that unevaluatedProperties or unevaluatedItems looks at
 FIRST_STEPS = 5_000
 STEPS_OF_A_BYTE = 10
+FIELDS_OF_A_BYTE, UNSET_OF_A_FIELD = 3, 4  # of Protobuf. Fields that are not set are copied: so many count as one
 
 
 class StepBudget(threading.local):
-    """Counts the steps that a value takes in this thread: in proportion to its bytes."""
+    """Counts the steps that a value takes in this thread."""
 
     left = 0
 
-    def begin(self, size: int) -> None:
-        self.left = FIRST_STEPS + STEPS_OF_A_BYTE * size
+    def begin(self, of_bytes: int) -> None:
+        """of_bytes: how many steps a value has for its bytes."""
+        self.left = FIRST_STEPS + of_bytes
 
     def take(self, count: int = 1) -> None:
         """Raise UnreadableError if the value has taken all its steps."""

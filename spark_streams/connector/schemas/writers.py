@@ -27,7 +27,7 @@ from spark_streams.connector.schemas.fit import (
     pairs_of,
 )
 from spark_streams.connector.schemas.json_schema import JsonReader, parse, text_of
-from spark_streams.connector.schemas.protobuf import TIMESTAMP, TYPES, ProtobufReader, is_map, is_repeated, is_wrapper
+from spark_streams.connector.schemas.protobuf import TIMESTAMP, TYPES, ProtobufReader, is_map, is_wrapper
 from spark_streams.connector.schemas.reasons import EXACT, UnreadableError, library
 from spark_streams.connector.schemas.schema_registry import Schema
 
@@ -359,7 +359,7 @@ def _set(message: Any, field: Any, value: Any) -> None:
                 target[_scalar(key_field, key)] = _scalar(value_field, part)
             else:
                 _put(target[_scalar(key_field, key)], value_field.message_type, part)
-    elif is_repeated(field):
+    elif field.is_repeated:
         for part in as_list(value):
             if field.message_type is None:
                 target.append(_scalar(field, part))

@@ -154,7 +154,7 @@ def redrive(
         say_bounds(bounds)
         if command is not None:
             shared.say(f"to send the refused dead letters back, if these are the right streams:\n{command}")
-    if not report.has_matches and not report.stopped:
+    if not report.has_matches and not report.stopped and not report.goes_on:
         print_why_none_match(address, stream, criteria, as_json)
 
 

@@ -95,7 +95,8 @@ def verify(
         chosen = secrets.randbelow(1_000_000) if seed is None else seed
         options = {option: login[name] for name, option in _OPTIONS.items() if name in login}
         name = f"rstream-verify-{secrets.token_hex(8)}"
-        plan = RunPlan(name, chosen, 60 * minutes, options, spark_submit, allow_failover, keep, engine)
+        one_slot = not address.is_cluster
+        plan = RunPlan(name, chosen, 60 * minutes, options, spark_submit, allow_failover, keep, engine, one_slot)
         tell(f"{plan.prefix} on {address}, seed {chosen}")
         try:
             result = verify_run.verify(plan, address, login, tell, partial(_handle_signals, _leave))

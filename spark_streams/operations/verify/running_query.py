@@ -35,18 +35,22 @@ class RunPlan:
     fails_over: bool = False  # ask for failovers
     keeps: bool = False  # leave the keys
     has_engine: bool = False  # the server is an engine of this run
+    one_slot: bool = False  # streams have one hash tag: behind one address may be several shards
 
     @property
     def streams(self) -> list[str]:
-        return [f"{self.prefix}:in:{n}" for n in range(2)]
+        return [self._stream("in:0"), self._stream("in:1")]
 
     @property
     def out(self) -> str:
-        return f"{self.prefix}:out"
+        return self._stream("out")
 
     @property
     def dead(self) -> str:
-        return f"{self.prefix}:dead"
+        return self._stream("dead")
+
+    def _stream(self, name: str) -> str:
+        return f"{self.prefix}:{{run}}:{name}" if self.one_slot else f"{self.prefix}:{name}"
 
     def source(self) -> dict[str, str]:
         """Return the options of the source."""

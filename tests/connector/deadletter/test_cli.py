@@ -12,7 +12,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spark_streams.cli import main
+from spark_streams.connector.admin.dead_letters import RedriveOptions
 from spark_streams.connector.deadletter.envelope import dead_letter_fields
+from spark_streams.connector.deadletter.mover import redrive_key
 from tests.connector.deadletter.making import DEAD, fill, numbers, words
 from tools.servers.server import Server
 
@@ -162,6 +164,26 @@ def test_redrive_says_what_it_would_do_and_what_it_did(server: Server) -> None:
     again = dead(server, "redrive", DEAD, "--to", "retry", "--max-redrives", "0", "--yes").stdout
     assert "moved 0 dead letters of dead · parked 40" in again
     assert len(numbers(server, f"{DEAD}:parked")) == 40
+
+
+def test_a_continued_redrive_of_letters_that_are_gone_does_not_say_that_none_matches(server: Server) -> None:
+    fill(server, 5)
+    orders = RedriveOptions(DEAD).checked().digest()
+    state = {
+        "run": "0123456789abcdef",
+        "serial": 1,
+        "orders": orders,
+        "to": [],
+        "bound": "1-1",
+        "moved": 0,
+        "parked": 0,
+    }
+    with server.client() as client:
+        client.set(redrive_key(DEAD), json.dumps(state))
+    first, then = (dead(server, "redrive", DEAD, "--yes").stdout for _ in range(2))
+    assert "continued a run that had moved 0 dead letters; those after its last ID 1-1 stay for the next run" in first
+    assert "none of" not in first
+    assert "moved 5 dead letters" in then
 
 
 def test_redrive_says_which_dead_letters_stay_because_they_name_no_stream_to_go_to(server: Server) -> None:

@@ -14,7 +14,8 @@ import pytest
 
 from spark_streams.connector.errors import ConfigError, DecodeError
 from spark_streams.connector.schemas.avro import AvroRead, AvroReader
-from spark_streams.connector.schemas.avro_plan import FEWEST, plan_of
+from spark_streams.connector.schemas.avro_plan import plan_of
+from spark_streams.connector.schemas.avro_steps import FEWEST, Step, read_values
 from spark_streams.connector.schemas.fit import fitter
 from spark_streams.connector.schemas.payload_columns import decode_array
 from spark_streams.connector.schemas.payload_format import PayloadFormat
@@ -164,13 +165,17 @@ def spans(bodies: list[bytes]) -> Spans:
     return Spans(np.frombuffer(b"".join(bodies), np.uint8), ends - [len(body) for body in bodies], ends)
 
 
+def planned(read: AvroRead, into: str) -> Step | None:
+    return plan_of(read, pa.struct(list(arrow_schema(struct_of(into)))))
+
+
 def share_read(read: AvroRead, into: str, bodies: list[bytes]) -> float:
     """Compare what the plan reads with what fastavro reads, and return how much of it the plan reads. -1: no plan."""
     struct = struct_of(into)
-    plan, fit = plan_of(read, struct), fitter(struct)
+    plan, fit = planned(read, into), fitter(struct)
     if plan is None:
         return -1
-    structs, is_read = plan.decode(spans(bodies))
+    structs, is_read = read_values(spans(bodies), plan)
     assert len(structs) == len(bodies)
     wanted: dict[int, Any] = {}
     for row, body in enumerate(bodies):
@@ -363,4 +368,4 @@ def test_a_few_long_arrays_are_left_to_fastavro() -> None:
 def test_what_avro_walk_counts_has_no_plan(kind: Any) -> None:
     """Items without bytes, and types that contain themselves: also if no column wants them."""
     schema = record({"name": "x", "type": kind}, {"name": "y", "type": "int"})
-    assert plan_of(reading(schema), struct_of("y INT")) is None
+    assert planned(reading(schema), "y INT") is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from base64 import b64encode
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -11,7 +12,7 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2, wrappers_pb2
 
 from spark_streams.connector.errors import ConfigError, RegistryError
-from spark_streams.connector.schemas.decoder import Decoder, unframe
+from spark_streams.connector.schemas.decoder import Decoder, _varint, unframe
 from spark_streams.connector.schemas.payload_format import PayloadFormat
 from spark_streams.connector.schemas.protobuf import ProtobufReader
 from spark_streams.connector.schemas.reasons import UnreadableError
@@ -254,18 +255,108 @@ def test_a_field_may_have_the_name_of_a_part_of_a_message() -> None:
     assert Decoder(given).decode(b"\x08\x07\x10\x08") == {"DESCRIPTOR": 7, "HasField": 8, "ListFields": None}
 
 
+def wide(fields: int) -> Decoder:
+    """Return a decoder of Wide: Wide `more` repeated, `nested`, ints `packed`, and so many ints."""
+    file = descriptor_pb2.FileDescriptorProto(name="wide.proto", syntax="proto3")
+    message = file.message_type.add(name="Wide")
+    message.field.add(name="more", number=1, type=F.TYPE_MESSAGE, type_name=".Wide", label=REPEATED)
+    message.field.add(name="nested", number=2, type=F.TYPE_MESSAGE, type_name=".Wide", label=OPTIONAL)
+    message.field.add(name="packed", number=3, type=F.TYPE_INT64, label=REPEATED)
+    for number in range(4, 4 + fields):
+        message.field.add(name=f"f{number}", number=number, type=F.TYPE_INT64, label=OPTIONAL)
+    given = descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
+    return Decoder(PayloadFormat("protobuf", descriptors=given, message="Wide"))
+
+
+def sized(tag: bytes, content: bytes) -> bytes:
+    return tag + _varint(len(content)) + content
+
+
+def within(levels: int) -> bytes:
+    """Return so many messages within each other."""
+    body = b""
+    for _ in range(levels):
+        body = sized(b"\x12", body)
+    return body
+
+
 def test_many_empty_messages_take_a_bounded_memory() -> None:
     """Before, 40 kB of messages without a field that is set became 143 MB."""
-    file = descriptor_pb2.FileDescriptorProto(name="wide.proto", syntax="proto3")
-    wide = file.message_type.add(name="Wide")
-    for number in range(2, 102):
-        wide.field.add(name=f"f{number}", number=number, type=F.TYPE_INT64, label=OPTIONAL)
-    wide.field.add(name="more", number=1, type=F.TYPE_MESSAGE, type_name=".Wide", label=REPEATED)
-    given = descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
-    decoder = Decoder(PayloadFormat("protobuf", descriptors=given, message="Wide"))
+    decoder = wide(100)
     assert len(decoder.decode(b"\x0a\0" * 40)["more"]) == 40
     with pytest.raises(UnreadableError, match="bad-value"):
         decoder.decode(b"\x0a\0" * 20_000)
+
+
+@pytest.mark.parametrize(
+    ("fields", "item"),
+    [
+        (17, b""),
+        (97, b"\x20\1" * 9),
+        (297, b"".join(bytes([number << 3, 1]) for number in range(4, 16)) + b"\x20\1" * 3),
+    ],
+)
+def test_ten_fields_for_each_byte_are_read(fields: int, item: bytes) -> None:
+    """Whether or not they are set."""
+    body = sized(b"\x0a", item) * 5_000
+    assert (fields + 3) * 5_000 <= 10 * len(body)
+    assert len(wide(fields).decode(body)["more"]) == 5_000
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(b"\x0a\0" * 100_000, id="repeated"),
+        pytest.param(sized(b"\x0a", b"\x0a\0" * 60) * 1_000, id="repeated within repeated"),
+        pytest.param(sized(b"\x0a", within(90)) * 500, id="nested within repeated"),
+        pytest.param(within(101), id="nested"),
+        pytest.param(within(50_000), id="nested deep"),
+        pytest.param(sized(b"\x1a", b"\1" * 200_000 + b"\xff"), id="packed"),
+        pytest.param(sized(b"\x1a", b"\xff" * 200_000), id="a varint without an end"),
+        pytest.param(b"\x20" + b"\x80" * 10 + b"\0", id="a varint of eleven bytes"),
+        pytest.param((b"\x20" + b"\xff" * 9 + b"\1") * 20_000 + b"\x20", id="long varints"),
+        pytest.param(b"\xf3\7" * 100_000, id="unknown groups within each other"),
+        pytest.param(b"\xf3\7" * 101 + b"\xf4\7" * 101, id="as many as match"),
+        pytest.param(b"\xf3\7\xf4\7" * 50_000 + b"\xf4\7", id="the end of a group"),
+        pytest.param(b"\x0a\xff\xff\xff\xff\x0f", id="a length"),
+    ],
+)
+def test_a_hostile_value_is_a_reason_in_time(body: bytes) -> None:
+    """In proportion to its bytes: one that is read again and again would take minutes."""
+    decoder = wide(100)
+    begun = time.process_time()
+    with pytest.raises(UnreadableError, match="bad-value"):
+        decoder.decode(body)
+    assert time.process_time() - begun < 1 + 3e-5 * len(body)
+
+
+def test_what_is_large_and_no_more_than_its_bytes_is_read() -> None:
+    """Packed numbers, and unknown groups and fields, which are left out."""
+    decoder = wide(100)
+    assert decoder.decode(sized(b"\x1a", b"\1" * 100_000))["packed"] == [1] * 100_000
+    assert decoder.decode(b"\xf3\7\xf4\7" * 25_000 + b"\xf0\7\1" * 25_000 + b"\x20\7")["f4"] == 7
+
+
+def test_defaults_extensions_and_groups_of_proto2() -> None:
+    """What is not set is null, whatever its default; an extension is no field, also if it has the name of one."""
+    file = descriptor_pb2.FileDescriptorProto(name="old.proto", syntax="proto2")
+    file.enum_type.add(name="E").value.add(name="FIRST", number=3)
+    old = file.message_type.add(name="Old")
+    old.extension_range.add(start=100, end=200)
+    old.nested_type.add(name="G").field.add(name="x", number=1, type=F.TYPE_INT32, label=OPTIONAL)
+    old.field.add(name="n", number=1, type=F.TYPE_INT32, label=OPTIONAL, default_value="7")
+    old.field.add(name="e", number=2, type=F.TYPE_ENUM, type_name=".E", label=OPTIONAL)
+    old.field.add(name="g", number=3, type=F.TYPE_GROUP, type_name=".Old.G", label=REPEATED)
+    file.extension.add(name="n", number=100, type=F.TYPE_INT32, label=OPTIONAL, extendee=".Old")
+    given = descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
+    decoder = Decoder(PayloadFormat("protobuf", descriptors=given, message="Old"))
+    assert decoder.decode(b"\xa0\6\5") == {"n": None, "e": None, "g": []}
+    assert decoder.decode(b"\x08\0\x10\3\x1b\x1c\xa0\6\5") == {"n": 0, "e": "FIRST", "g": [{"x": None}]}
+    assert decoder.decode(b"\x10\4") == {"n": None, "e": None, "g": []}  # no number of the enum
+
+
+def test_a_negative_zero_is_a_value() -> None:
+    assert str(decoded([b"\x09" + b"\0" * 7 + b"\x80"], form(), "d DOUBLE")[0][0]["d"]) == "-0.0"
 
 
 def test_the_file_of_a_schema_is_made_once(registry: RegistryServer) -> None:

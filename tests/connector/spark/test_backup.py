@@ -21,6 +21,7 @@ from spark_streams.jobs.output.table_columns import TableFit
 from spark_streams.operations.cli import main
 from tests.connector.spark.streams import read_stream, run_to_the_end
 from tools.servers.server import Server, running_redis, skip_without_redis
+from tools.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.in_turn]
 PARTS = ("server", "checkpoint", "table")
@@ -60,6 +61,9 @@ class Site:
         rows = read_stream(self._spark, self.server, "n INT", streams="orders", **options)
         writer = rows.writeStream.foreachBatch(append).option("checkpointLocation", str(checkpoint))
         run_to_the_end(lambda: writer.trigger(availableNow=True).start())
+        # Spark may kill the source's process of a query that has ended: then its lease ends by itself.
+        with self.server.client() as client:
+            until(lambda: not client.keys("rstream:lease:*"), "the lease of the query does not end")
 
     def first_of(self, day: range) -> str:
         """The ID of the first entry with such a number."""

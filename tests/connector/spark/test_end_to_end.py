@@ -74,7 +74,8 @@ def test_the_session_shows_that_a_query_runs(spark: SparkSession, server: Server
     with server.client() as client:
         client.xadd("s", {"k": "v"})
         query = start(read_stream(spark, server, "k STRING", streams="s"), tmp_path, once=False)
-        until(lambda: bool(client.exists("rstream:committed:{s}:g:spark")), "no batch")
+        # Spark 4.3 starts no query again that was stopped while it wrote its first offset: a temporary file is left.
+        until(lambda: query.lastProgress is not None, "no batch")
         [session] = client.keys("rstream:session:g:*")
         assert session in (client.get("rstream:lease:{s}:g:spark") or b"")
         query.stop()

@@ -6,10 +6,12 @@ import pytest
 import redis
 
 from spark_streams.connector.errors import UnsupportedError
+from spark_streams.operations.verify.running_query import BAD
 from tests.legs.managed.capabilities import CAPABILITIES, dead_letters
 from tests.legs.managed.table import PAGE, services, try_on
 from tests.operations.doctor.test_command import doctor_json
-from tools.driving import forget_all
+from tests.operations.verify.test_verify_run import planned
+from tools.driving import drain, forget_all, reader
 from tools.servers.managed.refusing import Limits
 from tools.servers.managed.standin import NAMES, Service, running_standin
 
@@ -65,6 +67,19 @@ def test_who_cannot_write_to_two_slots_at_once_learns_of_hash_tags() -> None:
         with pytest.raises(UnsupportedError, match=r"one address for all its shards: .* orders and {orders}:dead"):
             dead_letters(standin, "dead")
         forget_all()
+
+
+def test_a_run_of_verify_writes_its_dead_letters_where_a_transaction_has_one_slot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with running_standin(Service.named("azure-managed-enterprise")) as standin, standin.admin.client() as client:
+        plan = planned(standin.url, monkeypatch)
+        for n in (1, BAD):
+            client.xadd(plan.streams[0], {"n": n})
+        client.xadd(plan.streams[1], {"n": 2})
+        read = [n for batch in drain(reader(standin, **plan.source())) for n in batch]
+        forget_all()
+        assert (sorted(read), client.xlen(plan.dead)) == ([1, 2], 1)
 
 
 def test_a_service_without_role_whose_info_may_be_asked_lacks_no_right() -> None:

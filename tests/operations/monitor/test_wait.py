@@ -196,6 +196,20 @@ def test_an_entry_that_is_taken_while_it_is_counted_is_no_work(
     assert (str(found.position), found.entries) == (group["last-delivered-id"], 0)
 
 
+def test_the_nearest_names_of_all_missing_streams_are_in_one_list(server: Server, client: redis.Redis) -> None:
+    client.xadd("orders", {"n": 1})
+    client.xadd("payments", {"n": 1})
+    before = scans(client)
+    ran = rstream(server, "ordes", "payment", "x", "--group", "g", "--for", "1ms")
+    for stream, hint in (("ordes", "did you mean 'orders'"), ("payment", "did you mean 'payments'"), ("x", "rstream")):
+        assert f"note: no stream {stream!r} at {Address.parse(server.url)}; {hint}" in ran.output
+    assert scans(client) - before == 1
+
+
+def scans(client: redis.Redis) -> int:
+    return int(client.info("commandstats").get("cmdstat_scan", {"calls": 0})["calls"])
+
+
 @pytest.mark.parametrize(
     ("words", "code", "condition", "said"),
     [

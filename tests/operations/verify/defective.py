@@ -23,10 +23,11 @@ _SOON = 0.02  # seconds until the server has carried out a request that the rela
 
 def early_xack(client: redis.Redis, prefix: str) -> bool:
     """Acknowledge entries as soon as the group has them."""
+    group = prefix.partition(":")[0]
     for stream in (f"{prefix}:in:0", f"{prefix}:in:1"):
         with contextlib.suppress(redis.ResponseError):  # there is no group yet
-            pending = [one["message_id"] for one in client.xpending_range(stream, prefix, "-", "+", 100)]
-            if pending and client.xack(stream, prefix, *pending[-5:]):
+            pending = [one["message_id"] for one in client.xpending_range(stream, group, "-", "+", 100)]
+            if pending and client.xack(stream, group, *pending[-5:]):
                 return True
     return False
 

@@ -8,15 +8,21 @@ import pytest
 import redis
 
 from spark_streams.connector.errors import UnsupportedError
+from spark_streams.connector.keys import key_beside
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect
 from spark_streams.operations.verify import server_side
+from spark_streams.operations.verify.running_query import RunPlan
 from tools.servers.server import Server
 
 PREFIX = "rstream-verify-00ff"
-OWN = [f"{PREFIX}:in:0", f"rstream:lease:{{{PREFIX}:in:0}}:{PREFIX}:spark", f"rstream:session:{PREFIX}:t"]
+PLANS = [RunPlan(PREFIX, 1, 60, {}, one_slot=one_slot) for one_slot in (False, True)]
+OWN = [name for plan in PLANS for name in (*plan.streams, plan.out, plan.dead)]
+OWN += [key_beside(name, "lease", PREFIX, "spark").decode() for name in OWN]
+OWN += [f"rstream:session:{PREFIX}:t"]
 OF_QUERY = ["rstream:sink:1-2-3", "rstream:told:1-2-3"]
-OTHERS = ["orders", "rstream:runs", "rstream:lease:{orders}:g:spark", f"other:{PREFIX}", "rstream:sink:1-2-4"]
+OTHERS = ["orders", "rstream:runs", "rstream:lease:{orders}:g:spark", f"other:{PREFIX}", "rstream:sink:1-2-4", "{run}"]
+OTHERS += [name.replace("00ff", "00fe") for name in OWN]
 
 
 def test_only_own_keys_are_found_and_deleted(server: Server, client: redis.Redis) -> None:

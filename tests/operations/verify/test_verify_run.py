@@ -18,6 +18,7 @@ from click.testing import CliRunner
 
 from spark_streams.cli import main
 from spark_streams.connector.errors import InvalidOptionError
+from spark_streams.connector.keys import slot_of
 from spark_streams.connector.wire.address import Address
 from spark_streams.operations.verify import verify_run
 from spark_streams.operations.verify.relay import Relay
@@ -146,6 +147,39 @@ def test_choices_depend_on_the_seed_alone() -> None:
     one, same, other = (RunPlan(name, seed, 60, {}) for name, seed in (("a", 1), ("b", 1), ("c", 2)))
     assert one.chance("x").random() == same.chance("x").random() != other.chance("x").random()
     assert one.sink()["chunkSize"] == same.sink()["chunkSize"]
+
+
+def planned(url: str, monkeypatch: pytest.MonkeyPatch) -> RunPlan:
+    """Return the plan that the command makes for a server."""
+    plans = list[RunPlan]()
+
+    def stop(plan: RunPlan, *_: object) -> None:
+        plans.append(plan)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(verify_run, "verify", stop)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    assert CliRunner().invoke(main, ["verify", "--url", url]).exit_code == 130
+    return plans[0]
+
+
+@pytest.mark.parametrize(
+    ("url", "has_one_slot"),
+    [
+        ("redis://h", True),
+        ("unix:///s", True),
+        ("redis+sentinel://a:1,b:2/main", True),
+        ("redis+cluster://a:1,b:2", False),
+    ],
+)
+def test_streams_are_in_one_slot_if_there_is_one_address(
+    url: str, has_one_slot: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several shards may be behind it, and a transaction there has one slot. A cluster tries streams of several."""
+    plan = planned(url, monkeypatch)
+    names = [*plan.streams, plan.out, plan.dead]
+    assert len(set(names)) == 4
+    assert (len({slot_of(name.encode()) for name in names}) == 1) == has_one_slot
 
 
 @pytest.mark.parametrize(
