@@ -61,9 +61,6 @@ class Site:
         rows = read_stream(self._spark, self.server, "n INT", streams="orders", **options)
         writer = rows.writeStream.foreachBatch(append).option("checkpointLocation", str(checkpoint))
         run_to_the_end(lambda: writer.trigger(availableNow=True).start())
-        # Spark may kill the source's process of a query that has ended: then its session expires by itself (keys.md).
-        with self.server.client() as client:
-            until(lambda: not client.keys("rstream:session:*"), "the session of the query does not end")
 
     def first_of(self, day: range) -> str:
         """The ID of the first entry with such a number."""
@@ -97,6 +94,9 @@ class Site:
             self._start()
 
     def rstream(self, *words: str) -> str:
+        # Spark may kill the source's process of a query that has ended: then its session expires by itself (keys.md).
+        with self.server.client() as client:
+            until(lambda: not client.keys("rstream:session:*"), "the session of the query does not end")
         done = CliRunner().invoke(main, [*words, "--url", self.server.url])
         assert done.exit_code == 0, done.output
         return done.output
