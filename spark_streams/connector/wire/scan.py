@@ -219,8 +219,12 @@ def suggest_names(server: Server, requested: Sequence[str], but: Collection[str]
 
 def hint_of_names(server: Server, requested: Sequence[str], command: str = "rstream streams") -> str:
     """Return a question with the nearest existing streams, or which command lists the streams."""
-    near = [repr(name) for name in suggest_names(server, requested, requested).values()]
-    return f"did you mean {', '.join(near)}?" if near else f"{command} lists the streams"
+    return hint_of_near(suggest_names(server, requested, requested).values(), command)
+
+
+def hint_of_near(near: Collection[str], command: str = "rstream streams") -> str:
+    """Return the same for names that are known to be the nearest; there may be none."""
+    return f"did you mean {', '.join(map(repr, near))}?" if near else f"{command} lists the streams"
 
 
 def _hints(server: Server, requested: Sequence[str], but: Collection[str]) -> dict[str, str]:

@@ -20,7 +20,7 @@ from spark_streams.connector.errors import GroupMissingError, RStreamError, Stre
 from spark_streams.connector.wire.connect import BlockedRead
 from spark_streams.connector.wire.connection import Server
 from spark_streams.connector.wire.replies import is_no_such_key
-from spark_streams.connector.wire.scan import suggest_names
+from spark_streams.connector.wire.scan import hint_of_near, suggest_names
 from spark_streams.connector.wire.session import Session
 from spark_streams.connector.wire.xinfo import group_named, groups_in, lag_of, stream_states
 
@@ -113,7 +113,7 @@ def find_missing(server: Server, streams: Sequence[str], group: str) -> list[Str
     near = suggest_names(server, gone, {*gone})
     for stream, reply in zip(streams, replies, strict=True):
         if is_no_such_key(reply):
-            hint = f"did you mean {near[stream]!r}?" if stream in near else "rstream streams lists the streams"
+            hint = hint_of_near([near[stream]] if stream in near else [])
             errors.append(StreamMissingError(f"no stream {stream!r} at {server.address}; {hint}"))
         elif group_named(group, reply) is None:
             named = ", ".join(sorted(repr(info.name.decode("utf-8", "replace")) for info in groups_in(reply))[:_SHOWN])
