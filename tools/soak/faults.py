@@ -14,7 +14,7 @@ import redis
 
 from tools.servers.nodes import Nodes
 from tools.servers.server import free_port
-from tools.soak.job_process import DEAD, ETL, STREAM, JobProcess
+from tools.soak.job_process import CLAIMED, DEAD, ETL, STREAM, JobProcess
 
 MEMORY = 1_073_741_824  # bytes of the server
 
@@ -109,8 +109,11 @@ def _die_as_a_consumer(running: Running) -> str:
 
 
 def _claim(running: Running) -> str:
-    claimed: Any = running.client.xautoclaim(STREAM, ETL, "dead", 0, "0-0", 100, justid=True)
-    return f"another consumer claimed {len(claimed)} entries, and died"
+    """What the job has read and not acknowledged comes to it again, when it takes over from the dead consumer."""
+    claimed: Any = running.client.xautoclaim(STREAM, ETL, "dead", 0, "0-0", 100)
+    for _, fields in claimed[1]:
+        running.client.hincrby(CLAIMED, fields[b"number"])
+    return f"another consumer claimed {len(claimed[1])} entries, and died"
 
 
 def _kill_redrive(running: Running) -> str:

@@ -25,6 +25,7 @@ from tools.machine_time import wait_for_end
 
 
 STREAM, DEAD = "orders", "orders:dead"
+CLAIMED = "soak:claimed"  # hash: number → how often another consumer has claimed its entry
 ETL, ARCHIVE = "etl", "archive"
 
 _SPARK = """

@@ -24,7 +24,7 @@ from spark_streams.operations.console.charts import Chart, charts_of
 from spark_streams.operations.console.site import environment
 from spark_streams.operations.verify.judge import Fault, Judgement
 from tools.once import once
-from tools.soak.job_process import ARCHIVE, DEAD, ETL, STREAM, JobProcess
+from tools.soak.job_process import ARCHIVE, CLAIMED, DEAD, ETL, STREAM, JobProcess
 
 # -- what is measured each minute --------------------------------------------------------------------------------------
 
@@ -268,6 +268,7 @@ class Verdict:
     rows: int  # of the table
     lost: int
     twice: int
+    claimed: int  # twice since another consumer has claimed them while they were written
     entries: int  # of the stream, with those that redrives have added
     not_archived: int
     archived_twice: int
@@ -280,7 +281,8 @@ class Verdict:
 
     def __str__(self) -> str:
         return (
-            f"{self.added:,} numbers added · {self.rows:,} rows in the table: lost {self.lost} · twice {self.twice}\n"
+            f"{self.added:,} numbers added · {self.rows:,} rows in the table: lost {self.lost} · twice {self.twice} · "
+            f"twice by a claim {self.claimed}\n"
             f"{self.entries:,} entries in the stream with redriven ones: not archived {self.not_archived} · "
             f"archived twice {self.archived_twice}\n"
             f"pending or dead at the end: {self.left}"
@@ -292,7 +294,10 @@ def judge(client: redis.Redis, folder: Path, added: int) -> Verdict:
     from deltalake import DeltaTable
 
     numbers = DeltaTable(folder / "table").to_pyarrow_dataset().to_table(columns=["number"]).column("number")
-    table = _judged(np.asarray(numbers), added)
+    claims: Any = client.hgetall(CLAIMED)
+    allowed = {int(number): 1 + int(times) for number, times in claims.items()}
+    once_each, claimed = _without_claimed(np.asarray(numbers), allowed)
+    table = _judged(once_each, added)
     archived = ds.dataset(folder / "archive", partitioning="hive", format="parquet").to_table(columns=["id"])
     ids = np.asarray(archived.column("id").cast("string"), dtype="U40")
     entries = int(client.xinfo_stream(STREAM)["entries-added"])
@@ -300,7 +305,16 @@ def judge(client: redis.Redis, folder: Path, added: int) -> Verdict:
     archive = _judged(np.unique(ids, return_inverse=True)[1], entries)
     pending = sum(int(client.xpending(STREAM, group)["pending"]) for group in (ETL, ARCHIVE))
     left = pending + int(client.xlen(DEAD))
-    return Verdict(added, len(numbers), *_counts(table), entries, *_counts(archive), left)
+    return Verdict(added, len(numbers), *_counts(table), claimed, entries, *_counts(archive), left)
+
+
+def _without_claimed(found: np.ndarray, allowed: Mapping[int, int]) -> tuple[np.ndarray, int]:
+    """Leave out what comes again after a claim. allowed: number → how often it may be there. Return the rest, and how
+    many numbers come again."""
+    distinct, times = np.unique(found, return_counts=True)
+    again = [at for at in np.flatnonzero(times > 1) if times[at] <= allowed.get(int(distinct[at]), 1)]
+    times[again] = 1
+    return np.repeat(distinct, times), len(again)
 
 
 def _judged(found: np.ndarray, added: int) -> Judgement:

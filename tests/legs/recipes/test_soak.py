@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tools.servers.server import Server
-from tools.soak.job_process import ARCHIVE, DEAD, ETL, STREAM
+from tools.soak.job_process import ARCHIVE, CLAIMED, DEAD, ETL, STREAM
 from tools.soak.report import judge
 
 deltalake = pytest.importorskip("deltalake")
@@ -23,12 +23,13 @@ def test_the_verdict_counts_lost_and_twice(server: Server, tmp_path: Path) -> No
         client.xgroup_create(STREAM, group, id="0")
     client.xreadgroup(ETL, "c", {STREAM: ">"}, 1)
     client.xadd(DEAD, {"x": 1})
-    deltalake.write_deltalake(tmp_path / "table", pa.table({"number": [0, 1, 1, 3, 5]}))
+    client.hset(CLAIMED, mapping={"0": 1, "5": 1})
+    deltalake.write_deltalake(tmp_path / "table", pa.table({"number": [0, 0, 0, 1, 1, 3, 5, 5]}))
     folder = tmp_path / "archive" / "date=2026-11-28" / "batch=0"
     folder.mkdir(parents=True)
     pq.write_table(pa.table({"id": [i.decode() for i in [*ids[:5], ids[0]]]}), folder / "part.parquet")
     verdict = judge(client, tmp_path, 6)
-    assert (verdict.added, verdict.rows, verdict.lost, verdict.twice) == (6, 5, 2, 1)
+    assert (verdict.added, verdict.rows, verdict.lost, verdict.twice, verdict.claimed) == (6, 8, 2, 2, 1)
     assert (verdict.entries, verdict.not_archived, verdict.archived_twice) == (6, 1, 1)
     assert verdict.left == 2
     assert not verdict.is_right
