@@ -45,9 +45,9 @@ def bare_python(folder: Path, needed: Sequence[str] = NEEDED) -> Path:
     for name in needed:
         if (installed / name).exists():
             (packages / name).symlink_to(installed / name)
-    for name in installed.glob("*.dist-info"):
-        if name.name.split("-")[0] in needed:
-            (packages / name.name).symlink_to(name)
+    for about in installed.glob("*.dist-info"):
+        if about.name.split("-")[0] in needed:
+            (packages / about.name).symlink_to(about)
     return folder / "bin" / "python"
 
 

@@ -47,7 +47,7 @@ def test_the_modules_that_open_a_connection_are_known() -> None:
     for name, tree in trees():
         if any(one == client or one.startswith(f"{client}.") for one in imported(tree) for client in CLIENTS):
             by_http.add(name)
-        calls = {node.func.attr for node in ast.walk(tree) if isinstance(node, ast.Call) and _is_method(node)}
+        calls = {_method(node) for node in ast.walk(tree) if isinstance(node, ast.Call)}
         if calls & {"connect", "create_connection", "open_connection"}:
             by_socket.add(name)
     assert by_http == {
@@ -64,9 +64,12 @@ def test_the_modules_that_open_a_connection_are_known() -> None:
     }
 
 
-def _is_method(node: ast.Call) -> bool:
-    """Of the commands, `shared.connect` is a function: connector/wire opens its socket."""
-    return isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) != "shared"
+def _method(node: ast.Call) -> str:
+    """The name of the method that is called. Of the commands, `shared.connect` is a function: connector/wire opens its
+    socket."""
+    if isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) != "shared":
+        return node.func.attr
+    return ""
 
 
 @pytest.mark.in_turn

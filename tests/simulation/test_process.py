@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import types
+from typing import Any
 
 import pytest
 
@@ -23,8 +24,10 @@ RUNS = 100 * TIMES
 FIRST = int(os.environ.get("RSTREAM_SEED") or 0)
 
 
+Plans = dict[str, list[tuple[Any, ...]]]  # rule → seeds, each with what is added
+
 # Seeds of defects that were mended, each with the rule that their kind has shown (docs/internals/architecture.md).
-MENDED = {
+MENDED: Plans = {
     "batches without a pending list share a token: a later one ends above": [(80005259,)],
     "a mark is behind, or it is written": [
         (241,), (500287, "lists"), (500062, "lists"), (500385, "lists"), (500001, "lists"), (40120333, "faults"),
@@ -105,7 +108,7 @@ MENDED = {
     "an error names a remedy": [(40300199, "faults", "renew"), (40100784, "faults"), (961181,)],
 }  # fmt: skip
 # Seeds in which the product does what is documented, each with words of the row (docs/reference/).
-DOCUMENTED = {
+DOCUMENTED: Plans = {
     "A strict query stops at each start until the group has passed the entry": [
         (40321039, "renew", "faults"),
         (40321039, "faults", "renew"),
@@ -151,7 +154,7 @@ DOCUMENTED = {
 
 
 # Seeds of errors of the model, each with what the product documents, and the model did not know.
-EXCUSED = {
+EXCUSED: Plans = {
     # data-loss.md: an error names a loss once
     "an error has counted what its claim has dropped": [(820330, "faults")],
     # guarantees.md, Source, Order

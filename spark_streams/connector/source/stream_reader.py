@@ -247,7 +247,7 @@ class StreamReader(SameVersion, DataSourceStreamReader, data_source.SupportsTrig
     def reportLatestOffset(self) -> dict[str, object]:
         return self.batches.reported()
 
-    def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
+    def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[EntriesPartition]:
         begin, stop = self._offset(start), self._offset(end)
         if self._commit_calls is not None and begin != stop:
             self._commit_calls.plan(begin.token, stop.token)

@@ -122,7 +122,8 @@ def test_a_thousand_streams_take_a_handful_of_round_trips(
     pipe = client.pipeline(transaction=False)
     for at in range(1000):
         pipe.xadd(f"s{at:03d}", {"n": 1}).xadd(f"s{at:03d}", {"n": 2})
-        pipe.xgroup_create(f"s{at:03d}", "g", id="0").xreadgroup("g", "c", {f"s{at:03d}": ">"}, count=1)
+        pipe.xgroup_create(f"s{at:03d}", "g", id="0")
+        pipe.xreadgroup("g", "c", {f"s{at:03d}": ">"}, count=1)
     pipe.execute()
     trips = []
     honest = Connection.pipeline

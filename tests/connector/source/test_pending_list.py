@@ -183,7 +183,7 @@ def test_entries_that_were_delivered_later_are_neither_listed_nor_acknowledged(
 
 def test_a_missing_group_is_a_named_error(client: redis.Redis, connection: Counting) -> None:
     deliver(client, "s", 3)
-    for ask in (acknowledge, lambda *given: pending_ranges(*given, 10)):
+    for ask in (acknowledge, lambda group, ranges: pending_ranges(group, ranges, 10)):
         with pytest.raises(GroupMissingError, match="XPENDING t g at .*: the stream or its consumer group is missing"):
             ask(GroupClient(connection, MEMBER), [Range("s", MIN_ID, MAX_ID), Range("t", MIN_ID, MAX_ID)])
 

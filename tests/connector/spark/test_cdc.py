@@ -10,7 +10,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -294,7 +294,7 @@ def test_times_without_a_schema_need_their_unit(spark: SparkSession, unit: str, 
 
 
 def columns_of(row: Row, schema: str) -> list[Any]:
-    return [row[name] for name in StructType.fromDDL(schema).names]
+    return [row[name] for name in cast(StructType, StructType.fromDDL(schema)).names]
 
 
 def event_text(members: str) -> str:

@@ -75,8 +75,8 @@ def test_dead_letters_of_a_streaming_query_go_through_the_sink(
         letters.writeStream.format("rstream").options(url=server.url, stream="dead")
         .option("checkpointLocation", str(tmp_path / "letters")).trigger(availableNow=True)
     )  # fmt: skip
-    query = run_to_the_end(query.start)[0]
-    check(server, ids, str(query.id))
+    first = run_to_the_end(query.start)[0]
+    check(server, ids, str(first.id))
 
 
 def test_a_dead_letter_that_becomes_a_dead_letter_keeps_its_past(
@@ -95,7 +95,7 @@ def test_a_dead_letter_that_becomes_a_dead_letter_keeps_its_past(
         .writeStream.format("rstream").options(url=server.url, stream="dead")
         .option("checkpointLocation", str(tmp_path / "letters")).trigger(availableNow=True)
     )  # fmt: skip
-    query = run_to_the_end(query.start)[0]
+    run_to_the_end(query.start)
     again, first, own = dead_letters_in(server)
     assert (again[0][b"dl.id"], again[0][b"dl.stream"], again[1]["stream"]) == (b"5-0", b"s", "letters")
     assert (again[1]["redrives"], again[1]["previous"]) == ("2", "old/7-0")
@@ -119,8 +119,8 @@ def test_within_foreach_batch_rows_are_either_good_or_dead_letters(
         read_stream(spark, server, SCHEMA, streams="s").writeStream.foreachBatch(batch)
         .option("checkpointLocation", str(tmp_path / "both")).trigger(availableNow=True)
     )  # fmt: skip
-    query = run_to_the_end(query.start)[0]
-    check(server, ids, str(query.id))
+    first = run_to_the_end(query.start)[0]
+    check(server, ids, str(first.id))
     assert kept == [0, 2, 4, 6, 8, None]  # where the condition is null the row is good
 
 

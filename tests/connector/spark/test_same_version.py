@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import pytest
 from pyspark import cloudpickle
@@ -53,8 +54,8 @@ def test_another_version_is_named_before_anything_is_read(name: str, monkeypatch
 
 @pytest.mark.parametrize("name", MADE)
 def test_the_same_version_reads_what_it_has_pickled(name: str) -> None:
-    made = MADE[name]()
-    copy = pickle.loads(cloudpickle.dumps(made))
+    made: Any = MADE[name]()
+    copy: Any = pickle.loads(cloudpickle.dumps(made))
     assert type(copy) is type(made)
     assert copy.__getstate__().keys() == made.__getstate__().keys()
 

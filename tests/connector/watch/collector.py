@@ -14,7 +14,7 @@ import attr
 import jsonschema
 from openlineage.client.event_v2 import RunEvent
 from openlineage.client.facet_v2 import BaseFacet, InputDatasetFacet
-from referencing import Registry, Resource
+from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
 from spark_streams.connector.watch.lineage import openlineage_events as events
@@ -94,7 +94,7 @@ def check(event: Event) -> None:
 
 def check_ours(facets: dict[str, Any]) -> None:
     """Raises jsonschema.ValidationError."""
-    registry: Registry[Any] = Registry().with_resource(str(BASE["$id"]), Resource(BASE, DRAFT202012))
+    registry: Registry[Any] = Registry().with_resource(str(BASE["$id"]), DRAFT202012.create_resource(BASE))
     jsonschema.Draft202012Validator(json.loads(OURS.read_text()), registry=registry).validate(facets)
 
 

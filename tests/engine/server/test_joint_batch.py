@@ -171,9 +171,10 @@ def test_each_request_is_answered_once_and_in_order_however_requests_are_cut(tur
     for requests in turns:
         for side in sides:
             side.turn(dict(enumerate(requests)))
-    for mine, plain in zip(sides[0].by_socket, sides[1].by_socket, strict=True):
-        assert mine.channel.received.count(b"\r\n") == plain.channel.received.count(b"\r\n")
-        assert mine.closed == plain.closed
+    for mine, plain in zip(sides[0].sockets, sides[1].sockets, strict=True):
+        assert mine.received.count(b"\r\n") == plain.received.count(b"\r\n")
+    mine_closed, plain_closed = ([one.closed for one in side.by_socket] for side in sides)
+    assert mine_closed == plain_closed
     streams, others = (side.engine.databases[0].values for side in sides)
     assert {key: value.length for key, value in streams.items()} == {key: value.length for key, value in others.items()}
 

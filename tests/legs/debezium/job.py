@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -15,7 +16,7 @@ from tests.legs.recipes.conftest import recipe_of
 
 
 def writer(form: Form, spark: SparkSession, url: str, folder: str) -> DataStreamWriter:
-    recipe = recipe_of("latest_of_changes")
+    recipe: Any = recipe_of("latest_of_changes")
     columns = {"id": ("BIGINT", pa.int64()), **{name: (COLUMNS[name].spark, COLUMNS[name].arrow) for name in COLUMNS}}
     recipe.STREAM, recipe.DEAD, recipe.OPTIONS = form.stream, f"dead.{form.name}", form.options
     recipe.COLUMNS = ", ".join(f"{name} {spark_type}" for name, (spark_type, _) in columns.items())

@@ -178,9 +178,9 @@ def test_a_range_begins_and_ends_with_these_entries(
 ) -> None:
     for number in range(1, 7):
         client.xadd("s", {"n": number}, id=f"{number}-0")
-    targets = [None if text is None else GroupTarget.parse(text) for text in (begin, end)]
+    since, until = (None if text is None else GroupTarget.parse(text) for text in (begin, end))
     with connect(Address.parse(server.url)) as one:
-        first, last = find_range(one, "s", *targets, newest, now_ms=10)
+        first, last = find_range(one, "s", since, until, newest, now_ms=10)
     selected = [int(entry_id.partition(b"-")[0]) for entry_id, _ in client.xrange("s", bytes(first), bytes(last))]
     assert selected == list(range(max(expected[0], 1), expected[1] + 1))
 

@@ -125,7 +125,7 @@ def counters_compared(tree: ast.AST) -> Iterator[int]:
         sides += [node.left, node.right] if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) else []
         for side in sides:
             if isinstance(side, ast.Call) and isinstance(side.func, ast.Name) and side.func.id == "Counter":
-                yield node.lineno
+                yield side.lineno
 
 
 def test_no_other_module_decides_what_is_lost_or_twice() -> None:

@@ -255,7 +255,8 @@ def test_a_stream_that_is_read_without_a_group_is_left_alone(server: Server, cli
     end = one.latestOffset(one.initialOffset(), ALL)
     client.xgroup_destroy("t", "g")
     again = reader(server, limits=HURRY, onCommit="delete")
-    assert again.latestOffset(end, ALL)["streams"].keys() == {"s"}
+    found: Any = again.latestOffset(end, ALL)
+    assert found["streams"].keys() == {"s"}
     assert (client.xlen("s"), client.xlen("t")) == (0, 10)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import redis
 
@@ -61,7 +63,8 @@ def test_whatever_goes_wrong_leaves_nothing_known(
     first = one.latestOffset(start, ALL)
     assert read(one, start, first) == list(range(10))
     add(client, 10, first=10)
-    honest, given = Trigger.next, []
+    honest = Trigger.next
+    given: list[Any] = []
 
     def breaks(self: Trigger, *arguments: object) -> object:
         given.append(arguments[-1])

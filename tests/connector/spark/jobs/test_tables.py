@@ -7,6 +7,7 @@ import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -110,7 +111,7 @@ class DeltaWriter(DataSourceArrowWriter):
         self._path, self._application, self._version = path, application, version
 
     def write(self, iterator: Iterator) -> WriterCommitMessage:
-        message = WriterCommitMessage()
+        message: Any = WriterCommitMessage()
         message.ids = [one for batch in iterator for one in batch.column("id").to_pylist()]
         return message
 
