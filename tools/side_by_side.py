@@ -51,6 +51,8 @@ _FOLDERS = {
     "connector/spark": "first spark turns reports 1",
     "connector/source": "first turns reports",
     "jobs": "first spark turns reports",
+    "simulation": "first turns",
+    "operations/verify": "first turns",
     "operations/console": "first turns",
     "legs/faults": "first spark turns reports 1",
     "legs/recipes": "first spark connect turns 2",
@@ -85,9 +87,8 @@ _FOLDERS = {
     "legs/peers": "together",
     "legs/sail": "together",
     "legs/upgrade": "together",
-    "operations/doctor": "together",
+    "operations/doctor": "together turns",
     "operations/groups": "together turns",
-    "simulation": "together turns",
 }
 
 

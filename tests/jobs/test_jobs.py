@@ -25,7 +25,7 @@ from tools.once import once
 from tools.servers.server import KINDS, Server, skip_without_redis
 from tools.waiting import until
 
-pytestmark = [pytest.mark.spark, pytest.mark.in_turn(1)]
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn(5)]
 
 SMALL = ("source.maxEntriesPerTrigger=150", "source.entriesPerPartition=75")
 GOES_ON = "job.trigger=200ms"

@@ -57,6 +57,7 @@ def test_floors(pairs: set[tuple[str, str]], count: int) -> None:
     assert floors(pairs) == count
 
 
+@pytest.mark.in_turn
 def test_the_command_prints_each_figure_of_this_house() -> None:
     printed = subprocess.check_output([ROOT / "scripts" / "check", "--figures"], text=True)
     assert ceilings().keys() == set(HOUSES)

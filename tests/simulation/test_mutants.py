@@ -11,7 +11,7 @@ from tools.day_seed import first_seed
 from tools.simulation.mutants.mutant import ROOT, Mutant, functions_in
 from tools.simulation.mutants.table import FILE, MUTANTS, NAMED, printed
 
-TURNS = 14
+TURNS = 28
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

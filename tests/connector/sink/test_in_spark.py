@@ -17,7 +17,7 @@ from tests.connector.sink.writing import frame, ledger_keys, numbers, options
 from tools.servers.server import KINDS, Server, skip_without_redis
 from tools.waiting import until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn(5)]
 ROOT = Path(__file__).resolve().parents[3]
 IN = 3000  # entries of the stream that queries read
 _PATIENCE = 240.0  # seconds for a Spark job

@@ -22,7 +22,7 @@ from spark_streams.connector.errors import InvalidOptionError, SchemaError
 from tests.connector.spark.streams import drain, read_stream
 from tools.servers.server import Server
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn(1)]
 
 CUSTOMERS = "id INT, name STRING"
 ENTRIES = "_stream STRING, _id STRING, _fields MAP<BINARY, BINARY>"

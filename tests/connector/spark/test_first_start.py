@@ -20,7 +20,7 @@ from nbclient import NotebookClient
 
 from tools.servers.server import Server
 
-pytestmark = pytest.mark.in_turn  # each starts Spark
+pytestmark = pytest.mark.in_turn(3)  # each starts Spark
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = Path(pyarrow.__file__).parents[1]
 SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"

@@ -11,12 +11,14 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
 import redis
 
 ROOT = Path(__file__).resolve().parents[3]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.in_turn
 def test_the_first_program_prints_what_readme_says(tmp_path: Path) -> None:
     shell, program, output = re.findall(r"```(?:python|text)?\n(.*?)```", README, re.DOTALL)[:3]
     command = next(line for line in shell.splitlines() if line.startswith("rstream "))

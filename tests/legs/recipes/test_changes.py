@@ -15,7 +15,7 @@ from spark_streams import register
 from tests.legs.recipes.conftest import recipe_of
 from tools.servers.server import Server
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.in_turn(3)]
 
 AT = 1_700_000_000_000
 PLACEHOLDER = "__debezium_unavailable_value"
