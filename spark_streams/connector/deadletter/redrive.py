@@ -54,7 +54,7 @@ class RedriveReport:
     bound: str = ""  # the last dead letter that it may move
     goes_on: bool = False  # it continues a killed redrive
     stopped: bool = False  # by `stop`
-    moved_before: int = 0  # dead letters that the killed one had moved
+    moved_before: int = 0  # dead letters that the killed one had moved, also one with other options
     looked_at: int = 0  # examined dead letters
     last: str = ""  # the last of these
     moved: int = 0  # to their destinations
@@ -152,9 +152,10 @@ class DeadLetterRedrive:
             run = RedriveRun(session, stream, state)
             mover = (Rehearsal if dry_run else Mover)(run, self._options.parking or "")
             session.run(lambda server: mover.begin())
-            self._count(state, run)
+            before = state if report.goes_on else run.state  # the page that it has finished is of another redrive
+            self._count(before, run)
             bound = StreamId.parse(state.bound)
-            report.bound, report.moved_before = state.bound, state.moved + state.parked
+            report.bound, report.moved_before = state.bound, before.moved + before.parked
             report.total = min([within.length, *self._remaining(run)])
             first: StreamId | None = within.first
             while first is not None and first <= bound and 0 not in self._remaining(run) and not report.stopped:
@@ -164,7 +165,7 @@ class DeadLetterRedrive:
                 try:
                     plan = letter_page.run_with_smaller_pages(session, self._size, step)
                 finally:
-                    self._count(state, run)
+                    self._count(before, run)
                 report.add(plan)
                 report.fields = [] if preview is None else preview.rows
                 first = None if plan.last_id is None else letter_page.following(plan.last_id)
@@ -204,8 +205,8 @@ class DeadLetterRedrive:
 
     def _remaining(self, run: RedriveRun) -> list[int]:
         """Return how many dead letters may still be moved; empty: all."""
-        limit = self._options.limit
-        return [] if limit is None else [max(0, limit - run.state.moved - run.state.parked)]
+        limit, others = self._options.limit, 0 if self.report.goes_on else self.report.moved_before
+        return [] if limit is None else [max(0, limit + others - run.state.moved - run.state.parked)]
 
     def _pace(self, began: float) -> None:
         if self._options.rate and not self.report.dry_run:

@@ -233,5 +233,7 @@ def print_report(report: RedriveReport) -> None:
             f"continued a run that had moved {report.moved_before:,} dead letters; those after its last ID "
             f"{report.bound} stay for the next run"
         )
+    elif report.moved_before:
+        shared.say(f"finished what a killed run with other options had moved: {report.moved_before:,} dead letters")
     if report.stopped:
         shared.say("stopped; run the same command again to continue")

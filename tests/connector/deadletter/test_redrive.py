@@ -37,7 +37,7 @@ from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connection import Connection
 from spark_streams.connector.wire.replies import WATCHED_TRIES
 from tests.connector.deadletter.making import DEAD, SMALL, envelopes, fill, marks, numbers, redrive, words
-from tools.sending import KilledError, before_sending, dying_at, in_turn, lost, reply_lost
+from tools.sending import KilledError, before_sending, dying_at, in_turn, killed, lost, reply_lost
 from tools.servers.server import Server
 
 
@@ -581,6 +581,18 @@ def test_other_options_do_not_go_on_with_it(server: Server) -> None:
     report = redrive(server, to="elsewhere")
     assert not report.goes_on
     assert sorted(numbers(server) + numbers(server, "elsewhere")) == list(range(60))
+
+
+def test_a_page_that_another_redrive_had_begun_is_none_of_its_limit(server: Server) -> None:
+    """The entries of the killed one are in `s`, and its dead letters go."""
+    fill(server, 50)
+    with before_sending(b"XDEL", act=killed), pytest.raises(KilledError):
+        redrive(server)
+    begun = len(numbers(server))
+    report = redrive(server, limit=6)
+    assert (report.goes_on, report.moved, report.moved_before) == (False, 6, begun)
+    assert numbers(server) == list(range(begun + 6))
+    assert numbers(server, DEAD) == list(range(begun + 6, 50))
 
 
 def test_a_state_that_a_killed_redrive_left_goes_on(server: Server) -> None:

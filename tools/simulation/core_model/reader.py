@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import redis
 
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.errors import RStreamError
@@ -136,8 +137,11 @@ def _decoded(reply: Any) -> Any:
 
 
 def _is_dead(consumer: str) -> bool:
-    """Whether another consumer has entries that were delivered long ago."""
-    rows = world_of["now"].raw.xpending_range(STREAM, GROUP, "-", "+", 10_000, consumername=consumer)
+    """Whether another consumer has entries that were delivered long ago. It has none if the group is gone."""
+    try:
+        rows = world_of["now"].raw.xpending_range(STREAM, GROUP, "-", "+", 10_000, consumername=consumer)
+    except redis.ResponseError:
+        return False
     return any(row["time_since_delivered"] >= CLAIM_IDLE_MS for row in rows)
 
 
