@@ -167,7 +167,7 @@ def _column(name: str, present: Counter[bytes], share: float) -> InferredColumn:
     if fitting and fitting.keys() != {"no number"} and sum(fitting.values()) >= share * total:
         misfits = [(value, count) for value, count in present.most_common() if kinds[value] not in read]
         if chosen == "boolean":  # 0 and 1 mean false and true in such a column
-            misfits = [(value, count) for value, count in misfits if value.strip() not in (b"0", b"1")]
+            misfits = [(value, count) for value, count in misfits if value not in (b"0", b"1")]
         if _are_refused([value for value, _count in misfits], arrow):
             return InferredColumn(name, chosen, total, tuple(misfits))
     no_texts = tuple((value, count) for value, count in present.most_common() if kinds[value] == "binary")

@@ -123,6 +123,7 @@ def test_the_inferred_type_fits_every_value_of_the_sample(values: list[bytes]) -
         (["12345"] * 49 + ["02139"], "string", None),
         (["7"] * 49 + ["9223372036854775808"], "long", "98 % of 50 values fit; not: '9223372036854775808'"),
         (["1.5"] * 49 + ["0.123456789012345678"], "string", None),
+        (["true"] * 49 + ["0 "], "string", None),
         (["2026-11-20T10:00:00"] * 49 + ["7"], "string", None),
         (["text"] * 49 + [b"\xff"], "binary", r"98 % of 50 values are text; not: '\\xff'"),
         (["text"] * 7 + [b"\xff"] * 3, "binary", r"70 % of 10 values are text; not: '\\xff'"),

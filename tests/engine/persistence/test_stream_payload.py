@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from spark_streams.base.ids import StreamId
 from spark_streams.engine.persistence.rdb import STREAM_2, BadDataError, crc64, pack, put_length, put_string, unpack
 from spark_streams.engine.persistence.stream_payload import OtherTypeError, WrongVersionError, dump, load
 from spark_streams.engine.store.node_limits import NodeLimits
@@ -78,6 +79,16 @@ def compare(one: Any, other: Any) -> None:
     assert state(other) == before
 
 
+def has_deleted_above_last(redis: Wire) -> bool:
+    """Redis 7.0 takes an XSETID below a deleted entry. Newer servers and the engine refuse it."""
+    flat: Any = redis.call("XINFO", "STREAM", "s")
+    info = dict(zip(flat[0::2], flat[1::2], strict=True)) if isinstance(flat, list) else {}
+    last, deleted = (
+        StreamId.parse(info.get(name, b"0-0").decode()) for name in (b"last-generated-id", b"max-deleted-entry-id")
+    )
+    return deleted > last
+
+
 @pytest.mark.in_turn
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(commands, min_size=5, max_size=60), st.sampled_from(["0", "2", "5", "100"]))
@@ -92,6 +103,7 @@ def test_streams_go_to_redis_and_back(redis: Wire, program: list[Command], node:
             call("XGROUP", "CREATE", "s", group, "0", "MKSTREAM")
         for words in program:
             call(*words)
+    assume(not has_deleted_above_last(redis))
     compare(redis.call, Inside().call)
     compare(inside.call, redis.call)
     compare(redis.call, Inside().call)
