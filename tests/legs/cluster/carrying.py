@@ -89,7 +89,7 @@ class Carrying:
         self.log = self.folder / f"said{time.monotonic_ns()}"
         with self.log.open("wb") as said:
             self.process = subprocess.Popen(
-                [*words, str(ROOT / "tests" / "cluster" / "carry.py"), *self.path, str(self.folder / "asked")],
+                [*words, str(ROOT / "tests" / "legs" / "cluster" / "carry.py"), *self.path, str(self.folder / "asked")],
                 cwd=self.folder, stdout=said, stderr=said, start_new_session=True,
                 preexec_fn=end_with_the_tests,  # noqa: PLW1509 - no thread of the tests is running
                 env=submit_environment(None if self.python is None else str(self.python), **self.environment),
