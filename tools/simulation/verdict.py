@@ -104,9 +104,11 @@ def at_peace(world: World) -> None:
 
 
 def has_unread_entries(world: World) -> bool:
-    """Whether the group has undelivered entries: with several streams, triggers may take turns."""
+    """Whether the group has undelivered entries: with several streams, triggers may take turns. With noAck the
+    checkpoint counts, also if an operator has set the group forward."""
+    states = {"unread", "passed over"} if "noAck" in world.query.options else {"unread"}
     due = [entry for entry in world.model.missing(world.query.reads()) if not entry.removed_by]
-    return any(_state(world, entry) == "unread" for entry in due)
+    return any(_state(world, entry) in states for entry in due)
 
 
 def at_the_end(world: World) -> None:
