@@ -150,7 +150,7 @@ class Tally:
         for together, plans in self.used.items():
             reasons = together.split(_AND)
             (others if reasons[1:] else alone).update(dict.fromkeys(reasons, plans))
-        named = sorted({*alone, *others}, key=lambda reason: (-alone[reason], -others[reason]))
+        named = sorted({*alone, *others}, key=lambda reason: (-alone[reason], -others[reason], reason))
         texts = [f"{reason} {alone[reason]}" + (f"+{others[reason]}" * (reason in others)) for reason in named]
         return [f"reasons: {' · '.join(texts)}"] if texts else []
 
