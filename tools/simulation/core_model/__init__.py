@@ -35,7 +35,8 @@ Rules:
 2. Alone in the group, the checkpoint decides. Otherwise the group decides.
 3. The `start` of latestOffset and partitions is committed: acknowledge its ranges and `owed`, nothing else. If the mark
    is older than it can be, the server was restored: then all of ours between mark and position, delivered by `until`.
-4. Old entries (pending at or below the position) and claims come when `start` is acknowledged.
+4. Old entries (pending at or below the position) and claims come when `start` is acknowledged. If others had taken
+   entries of it, as many that were handed over looked like these: an idle trigger begins again.
 5. First the entries that are pending in (position, D]; if there is none, XREADGROUP.
 6. A task that finds another number of entries than `count` fails, or counts (failOnDataLoss=false).
 7. A correction without entries is logged as an empty batch: otherwise a strict query stops again.

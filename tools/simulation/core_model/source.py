@@ -75,7 +75,7 @@ class Source:
         self._key, self._group, self._us, self._mark_key, self._record_key, self._dead_key = names
         self.strict, self._limit, self._claims, self._max_deaths = strict, limit, claims, max_deaths
         self._prefetch = prefetch
-        self._background: Iterator[None] = iter(())
+        self._background: Iterator[int] = iter(())
         self._first_look = Look(False)  # where it begins without a batch, as Spark has asked
         self._begins: Offset | None = None  # where this process has begun, if Spark had logged no batch
         self._adjusted: tuple[str, Offset] | None = None  # token of the checkpoint's offset, the offset after a repair
@@ -83,7 +83,8 @@ class Source:
         self._live = ""  # token of the batch that this process has made or planned
         self._knows = False  # that no checkpoint is newer: it has made a trigger
         self._settled = ""  # token of the last batch that this process has acknowledged completely
-        self._told: StreamId = MIN_ID  # highest XDEL in a shared group that this process has reported
+        # highest XDEL in a shared group that this process has reported, or that came before it began without a batch
+        self._told: StreamId = MIN_ID
 
     # -- Spark's calls -----------------------------------------------------------------------------------------------
 
@@ -105,6 +106,7 @@ class Source:
         to the position are old entries, everything else is acknowledged, or was lost before."""
         look = self._look()
         mark = look.mark
+        self._told = look.deleted
         member = ["XGROUP", "CREATECONSUMER", self._key, self._group, self._us]
         if not look.has_group:
             is_gone = self._first_look.exists and not look.exists
@@ -169,10 +171,11 @@ class Source:
             left = bool(suspects) or look.ours - len(above) > len(old)
         new, after = self._new_entries(start, look, above, self._limit - len(old))
         if not pieces and not new:
-            if not is_settled:
-                self._acknowledge_now(start, look.mark)
+            held = 0 if is_settled else sum(entries.count for entries in start.ranges)
+            done = 0 if is_settled else self._acknowledge_now(start, look.mark)
             if not self._is_corrected:
-                return checkpoint
+                # Others have taken entries of the batch: as many that were handed over seemed to be these.
+                return self.latest_offset(checkpoint) if look.others and done < held else checkpoint
             # An empty batch keeps the correction: otherwise a strict query would stop again.
             return self._made(replace(start, new=None, old=(), owed=None, left=left), start, after)
         owed = None if is_settled else start.new
@@ -319,15 +322,15 @@ class Source:
 
     # -- acknowledging -----------------------------------------------------------------------------------------------
 
-    def _acknowledge_now(self, start: Offset, mark: Mark | None) -> None:
-        for _ in self._acknowledge(start, mark):
-            pass
+    def _acknowledge_now(self, start: Offset, mark: Mark | None) -> int:
+        """Acknowledge a committed batch. Return how many entries it still had."""
+        return sum(self._acknowledge(start, mark))
 
-    def _acknowledge(self, start: Offset, mark: Mark | None) -> Iterator[None]:
-        """Acknowledge a committed batch in pages, then set the mark. After a crash all ranges are listed again: what
-        was acknowledged is no longer in the list. A batch that the record does not prove read stays pending:
-        better read again than acknowledged unread. Before the first batch of a checkpoint, nothing is
-        committed.
+    def _acknowledge(self, start: Offset, mark: Mark | None) -> Iterator[int]:
+        """Acknowledge a committed batch in pages, then set the mark. Yield after each command how many entries it has
+        acknowledged. After a crash all ranges are listed again: what was acknowledged is no longer in the list. A batch
+        that the record does not prove read stays pending: better read again than acknowledged unread. Before the first
+        batch of a checkpoint, nothing is committed.
         """
         if not start.checkpoint:
             return
@@ -338,8 +341,9 @@ class Source:
         if start.guarded and (is_aside or not attempts):
             ids = [i for i in ids if not any(r.after < i <= r.last for r in start.ranges)]
         for first in range(0, len(ids), PAGE):
-            self._do(["XACK", self._key, self._group, *map(str, ids[first : first + PAGE])])
-            yield
+            page = ids[first : first + PAGE]
+            self._do(["XACK", self._key, self._group, *map(str, page)])
+            yield len(page)
         is_sought = mark is not None and mark.is_seek  # a kill before the query has moved there would hide it
         commands = [] if is_sought else [["SET", self._mark_key, str(start.mark())]]
         if attempts and not is_aside and record["suspects"]:
@@ -347,17 +351,17 @@ class Source:
             commands.append(["SET", self._record_key, json.dumps({**record, "suspects": suspects})])
         if commands:
             self._do(*commands)
-        yield
+        yield 0
         self._settled = start.token
 
-    def _background_work(self, start: Offset, mark: Mark | None) -> Iterator[None]:
+    def _background_work(self, start: Offset, mark: Mark | None) -> Iterator[int]:
         """While tasks run: reserve the next batch ahead (it stays pending above the position), then acknowledge."""
         if self._prefetch and not self._max_deaths:
             look = self._look()
-            yield
+            yield 0
             if not look.others:
                 self._do(self._xreadgroup(self._limit))
-                yield
+                yield 0
         yield from self._acknowledge(start, mark)
 
     # -- comparing checkpoint and server -----------------------------------------------------------------------------
