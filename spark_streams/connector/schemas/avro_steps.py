@@ -11,7 +11,7 @@ lanes have one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ MOST_DECIMAL = 16  # bytes of a decimal
 _ROUNDS_OF_FEW = 32  # of a page, with fewer lanes
 _PADDING = 16  # bytes around a page: what is read of each value at once
 _SHORT, _LONG = 5, 10  # bytes of varints
-Words = npt.NDArray[np.uint64]
+Words: TypeAlias = npt.NDArray[np.uint64]
 _HIGH_BITS = np.uint64(0x8080808080808080)
 # By how many bits numbers move, and those that stay: the seven bits of bytes, of twos, of fours.
 _SEVENS = [
