@@ -31,7 +31,7 @@ from spark_streams.connector.options.access_options import SinkOptions
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.sink.writers import StreamWriter, WrittenRows
 from spark_streams.connector.source.limits import LIMITS
-from spark_streams.connector.source.stream_reader import StreamReader
+from spark_streams.connector.source.stream_reader import EntriesPartition, StreamReader
 from spark_streams.connector.source.trigger.bookmark import Bookmarked
 from spark_streams.connector.spark.data_source import ReadLimit, for_this_spark
 from spark_streams.connector.wire.address import Patience
@@ -274,7 +274,7 @@ class StruckReader(StreamReader):
             stand_still(query, "reserved", query.logged() + 1)
         return end
 
-    def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[InputPartition]:
+    def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[EntriesPartition]:
         self._begin()
         stand_still(self.query, "logged", self.query.logged())
         return super().partitions(start, end)
