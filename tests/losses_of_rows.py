@@ -13,6 +13,7 @@ from spark_streams.connector.options.access_options import SinkOptions
 from spark_streams.connector.wire.address import Patience
 from tests.connector.sink.writing import batch_of, close, frame, options, write
 from tests.lagging import Lagging, ask
+from tools.patience import with_patience
 
 ROWS = list(range(100, 160))
 ALL_ROWS = Counter([1, 2, 3, *ROWS, 7, 8])
@@ -113,7 +114,7 @@ class LossesOfRows:
 
     def test_wait_replicas_ends_neither_task_nor_batch_that_no_replica_has(self, lagging: Lagging) -> None:
         batch_done(lagging, 0, [1, 2, 3], waitReplicas="1")
-        checked, batch = sink(lagging, waitReplicas="1").with_patience(IMPATIENT), batch_of(1)
+        checked, batch = with_patience(sink(lagging, waitReplicas="1"), IMPATIENT), batch_of(1)
         written = write([frame(ROWS[:20])], checked, batch)
         lagging.cut_off("out", "rstream:sink:q")
         with pytest.raises(ReplicationError, match="0 of 1 replicas"):
@@ -134,7 +135,7 @@ class RowsThatAreRefused:
         lagging.cut_off("out")
         batch = batch_of(1)
         with pytest.raises(RetriesExhaustedError, match="NOREPLICAS"):
-            write([frame(ROWS)], sink(lagging).with_patience(IMPATIENT), batch)
+            write([frame(ROWS)], with_patience(sink(lagging), IMPATIENT), batch)
         lagging.promote()
         batch_done(lagging, 1, ROWS)
         batch_done(lagging, 2, [7, 8])

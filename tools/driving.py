@@ -24,6 +24,7 @@ from spark_streams.connector.source.trigger import roles
 from spark_streams.connector.spark.data_source import ReadMaxRows
 from spark_streams.connector.spark.worker import micro_batch
 from spark_streams.connector.wire.address import DEFAULT_PATIENCE, Patience
+from tools.patience import with_patience
 from tools.servers.server import Server
 
 ALL = ReadMaxRows(UNLIMITED)
@@ -67,7 +68,7 @@ def reader(
         del settings["streams"]
     if "startingTimestamp" in options:
         del settings["startingOffsets"]
-    source_options = SourceOptions.parse(settings).with_patience(patience)
+    source_options = with_patience(SourceOptions.parse(settings), patience)
     columns = Columns(schema, True, source_options.mode, source_options.column_name_of_corrupt_record)
     _running.append(StreamReader(source_options, columns, now, limits, batch, first_at_once))
     return _running[-1]

@@ -24,7 +24,7 @@ from spark_streams.cli import main as rstream
 from spark_streams.connector import counters, errors
 from spark_streams.connector.lag import group_metrics
 from spark_streams.connector.lag.group_metrics import MetricTable
-from spark_streams.connector.options.option import Option, documented
+from spark_streams.connector.options.option import REQUIRED, Option, documented
 from spark_streams.connector.options.table import (
     ACCESS,
     BATCH_SOURCE,
@@ -94,6 +94,14 @@ def _type_of_value(parse: Callable[[str], object]) -> str:
     return TYPES[parse.__name__] if words is None else ", ".join([*(f"`{word}`" for word in words), "an entry ID"])
 
 
+def default_of(option: Option) -> str:
+    """Return the default of an option, as Markdown."""
+    if option.default is REQUIRED:
+        return "required"
+    text = str(option.default).lower() if isinstance(option.default, bool) else option.default
+    return option.shown or (f"`{text}`" if isinstance(text, str | int) else "none")
+
+
 def table_of(options: Iterable[Option], readers: bool = False, elsewhere: Iterable[Option] = ()) -> str:
     """Return a table of options, each with an anchor. readers: say for which of the two readers each is; elsewhere:
     options of another table, whose anchors have the plain name."""
@@ -103,7 +111,7 @@ def table_of(options: Iterable[Option], readers: bool = False, elsewhere: Iterab
     for option in documented(options):
         anchor = f"sink-{option.name}" if option.name in taken else option.name
         reader = [option.only or "both"] if readers else []
-        cells = [f'<a id="{anchor}"></a>`{option.name}`', *reader, type_of(option), option.default_in_docs, option.doc]
+        cells = [f'<a id="{anchor}"></a>`{option.name}`', *reader, type_of(option), default_of(option), option.doc]
         rows.append(f"| {' | '.join(cells)} |")
     return _listing(rows, " options")
 

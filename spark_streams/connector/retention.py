@@ -33,7 +33,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import TypeVar
 
 from spark_streams.base.ids import MAX_ID, InvalidStreamId, StreamId
@@ -209,8 +208,6 @@ def _above(entry: StreamId) -> StreamId:
 _SHORT = 0.01  # seconds: walking past pending entries may always take this long
 _SHARE = 20  # otherwise it takes at most this fraction (1/20) of the time
 
-_NO_LIMITS: Mapping[str, StreamId] = MappingProxyType({})
-
 Words = tuple[str | bytes, ...]
 
 
@@ -235,7 +232,7 @@ class Sweeper:
         self._readers.forget(streams)
 
     def sweep(
-        self, server: Server, streams: Sequence[str], limits: Mapping[str, StreamId] = _NO_LIMITS
+        self, server: Server, streams: Sequence[str], limits: Mapping[str, StreamId] | None = None
     ) -> dict[bytes, RetentionState]:
         """Sweep the streams and return the state of their readers before. Two round trips if no reader is new, and a
         third if entries are pending between acknowledged ones. limits: positions above which nothing is removed.
@@ -245,7 +242,7 @@ class Sweeper:
         """
         states = self._readers.fetch(server, [stream.encode() for stream in streams])
         states = {
-            stream: replace(state, limit=limits.get(stream.decode(), MAX_ID))
+            stream: replace(state, limit=(limits or {}).get(stream.decode(), MAX_ID))
             for stream, state in states.items()
             if state.readers
         }

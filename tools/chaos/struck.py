@@ -37,6 +37,7 @@ from spark_streams.connector.spark.data_source import ReadLimit, for_this_spark
 from spark_streams.connector.wire.address import Patience
 from spark_streams.connector.wire.connection import Connection
 from tools.chaos.query import Fault, Query
+from tools.patience import with_patience
 from tools.sending import acknowledged_in
 
 Batches = Iterator[pa.RecordBatch]
@@ -244,7 +245,7 @@ class ChaosDataSource(RStreamDataSource):
     def _sink(self) -> SinkOptions:
         seconds = self._query.patience
         options = super()._sink()
-        return options if seconds is None else options.with_patience(Patience(limit=seconds, first_connection=seconds))
+        return options if seconds is None else with_patience(options, Patience(limit=seconds, first_connection=seconds))
 
 
 class StruckReader(StreamReader):

@@ -17,6 +17,7 @@ from spark_streams.connector.source.limits import LIMITS
 from spark_streams.connector.source.rows.columns import Columns
 from spark_streams.connector.source.stream_reader import StreamReader
 from tools.lives.processes import PATIENCE, TERMS, Place, Process
+from tools.patience import with_patience
 from tools.simulation.actor import Killed
 from tools.simulation.threads import TaskPlace
 
@@ -110,7 +111,7 @@ class Query:
     def _start(self) -> StreamReader:
         self._runs += 1
         settings = {"url": self.place.server.url, "startingOffsets": "earliest", **self.options}
-        options = SourceOptions.parse(settings).with_patience(PATIENCE)
+        options = with_patience(SourceOptions.parse(settings), PATIENCE)
         columns = Columns(SCHEMA, True, options.mode, options.column_name_of_corrupt_record)
         return StreamReader(options, columns, time.monotonic, SMALL)
 

@@ -83,7 +83,10 @@ class Reason(StrEnum):
     REMOVED = "it has left its stream: the loss is judged", "Entries are missing that no batch has read"
     KILLS = "it may have killed the query too often", "an entry that was delivered that often without being"
     COMES_AGAIN = "its group was set back, and delivers it again", "sets the group to the checkpoint"
-    CLAIMED = "written, and claimed before it was acknowledged", "comes a second time if another client claims it"
+    CLAIMED = (
+        "written, and claimed before it was acknowledged",
+        "comes a second time, with a warning, if another client claims it",
+    )
     TWO_QUERIES = "two queries share its group", "share the entries | one `group`, another `consumer`"
     LEFT_BY_A_RUN = "left by a run without noAck", "the query fails, and reads them once without `noAck`"
 

@@ -31,6 +31,7 @@ from spark_streams.connector.source.settled import Standing
 from spark_streams.connector.source.stream_reader import StreamReader
 from spark_streams.connector.spark.data_source import ReadAllAvailable, ReadLimit
 from spark_streams.operations.verify.history import id_key
+from tools.patience import with_patience
 from tools.simulation.actor import Killed
 from tools.simulation.at_peace import unnoticed
 from tools.simulation.mixes import with_limits
@@ -286,7 +287,7 @@ class Query:
         """Return a reader with the options of this query, as another process has it."""
         if self._reader_of is not None:
             return self._reader_of(self)
-        source_options = SourceOptions.parse(self._settings()).with_patience(PATIENCE)
+        source_options = with_patience(SourceOptions.parse(self._settings()), PATIENCE)
         schema = WITH_VALUES if self.world.setup.has_values else SCHEMA
         columns = Columns(schema, True, source_options.mode, source_options.column_name_of_corrupt_record)
         limits = with_limits(SMALL, self.world.setup.limits)

@@ -41,7 +41,6 @@ from spark_streams.connector.wire.address import (
     DEFAULT_URL_VARIABLE,
     Address,
     Identity,
-    Patience,
     check_identity,
     check_server,
     default_identity,
@@ -126,10 +125,6 @@ class AccessOptions:
     @property
     def address(self) -> Address:
         return self.url
-
-    def with_patience(self, patience: Patience) -> Self:
-        """Return these options with other time limits for the server."""
-        return replace(self, url=replace(self.url, patience=patience))
 
 
 def server_of(options: Mapping[str, str], side: str) -> Address:

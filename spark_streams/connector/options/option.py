@@ -35,14 +35,6 @@ class Option:
         """All names that a user may write, in lower case."""
         return [name.lower() for name in (self.name, *self.deprecated)]
 
-    @property
-    def default_in_docs(self) -> str:
-        """The default in docs/reference/options.md, as Markdown."""
-        if self.default is REQUIRED:
-            return "required"
-        text = str(self.default).lower() if isinstance(self.default, bool) else self.default
-        return self.shown or (f"`{text}`" if isinstance(text, str | int) else "none")
-
     @functools.cached_property
     def field(self) -> str:
         """Name of its field in SourceOptions, BatchSourceOptions and SinkOptions, in snake case."""

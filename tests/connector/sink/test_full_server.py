@@ -20,6 +20,7 @@ from spark_streams.connector.sink.writers import BatchWriter
 from spark_streams.connector.wire.address import Patience
 from tests.connector.sink.writing import close, frame, numbers, options, write
 from tests.full_server import full
+from tools.patience import with_patience
 from tools.servers.server import Server
 
 ROWS = list(range(100))
@@ -28,7 +29,7 @@ SAID = r"without success, at last: .*: the server's memory is full \([0-9.,]+ [K
 
 
 def hasty(server: Server, **more: str) -> SinkOptions:
-    return options(server.url, **more).with_patience(HASTY)
+    return with_patience(options(server.url, **more), HASTY)
 
 
 def begun(checked: SinkOptions) -> Batch:

@@ -16,6 +16,7 @@ from spark_streams.connector.sink.batch_commit import STREAMS_PER_TRANSACTION, c
 from spark_streams.connector.sink.chunk_writer import SinkTask, TaskResult, append
 from spark_streams.connector.wire.address import Patience
 from spark_streams.connector.wire.connection import Connection, pack
+from tools.patience import with_patience
 from tools.sending import KilledError, before_sending
 from tools.servers.server import Server
 
@@ -23,7 +24,7 @@ HASTY = Patience(first_pause=0.001)
 
 
 def options(url: str, patience: Patience = HASTY, **given: str) -> SinkOptions:
-    return SinkOptions.parse({"url": url, "stream": "out", **given}).with_patience(patience)
+    return with_patience(SinkOptions.parse({"url": url, "stream": "out", **given}), patience)
 
 
 _RUNS = itertools.count(1)

@@ -24,6 +24,7 @@ from spark_streams.connector.wire.address import Patience
 from tests.proxy import Proxy
 from tools import driving
 from tools.driving import ALL, SCHEMA, add, drain, read
+from tools.patience import with_patience
 from tools.servers.server import Server
 
 SHORT = 0.2  # seconds that a first connection is waited for here
@@ -50,7 +51,7 @@ def behind(server: Server, proxy: Proxy) -> Server:
 
 
 def batch_reader(server: Server, patience: Patience = HASTY) -> BatchReader:
-    checked = BatchSourceOptions.parse({"url": server.url, "streams": "s"}).with_patience(patience)
+    checked = with_patience(BatchSourceOptions.parse({"url": server.url, "streams": "s"}), patience)
     return BatchReader(checked, Columns(SCHEMA, True, checked.mode))
 
 

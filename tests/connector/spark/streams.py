@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.types import MapType
 
 from spark_streams.connector.spark.data_source import HAS_FILTERS, HAS_READ_LIMITS
 from tools.servers.server import Server
@@ -54,6 +56,19 @@ def run_to_the_end(begin: Callable[[], StreamingQuery]) -> list[StreamingQuery]:
         ran[-1].awaitTermination()
         if HAS_READ_LIMITS or not any("addBatch" in one.durationMs for one in ran[-1].recentProgress):
             return ran
+
+
+def collected(frame: DataFrame) -> list[Row]:
+    """Its rows. Before Spark 4.1 Python cannot make a map with binary keys: it comes as a list of pairs."""
+    if PLANS_ONCE:
+        return frame.collect()
+    maps = [field.name for field in frame.schema if isinstance(field.dataType, MapType)]
+    rows = frame.withColumns({name: F.map_entries(name) for name in maps}).collect()
+    return [Row(**(row.asDict() | {name: _pairs(row[name]) for name in maps})) for row in rows]
+
+
+def _pairs(entries: list[Row] | None) -> dict[bytes, bytes] | None:
+    return None if entries is None else {bytes(key): bytes(value) for key, value in entries}
 
 
 def written(spark: SparkSession, folder: Path) -> DataFrame:

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 import spark_streams
 from spark_streams.connector.errors import InvalidOptionError, SchemaError
-from tests.connector.spark.streams import drain, read_stream
+from tests.connector.spark.streams import collected, drain, read_stream
 from tools.servers.server import Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.in_turn(1)]
@@ -60,7 +60,7 @@ def frame_of(spark: SparkSession, *entries: dict[bytes, bytes], stream: str = ST
 
 def converted(spark: SparkSession, schema: str, *entries: dict[bytes, bytes], **options: Any) -> list[Row]:
     """The rows in the order of the entries."""
-    rows = spark_streams.debezium(frame_of(spark, *entries), schema, **options).collect()
+    rows = collected(spark_streams.debezium(frame_of(spark, *entries), schema, **options))
     return sorted(rows, key=lambda row: int(row["_id"].partition("-")[0]))
 
 
@@ -103,7 +103,7 @@ def test_events_that_are_no_change_of_a_row_are_left_out(spark: SparkSession) ->
         fields_of({"id": "7"}, {"status": "END", "id": "7", "event_count": 2}),
     ) == []  # fmt: skip
     heartbeat = frame_of(spark, fields_of("default", {"ts_ms": 1}), stream="__debezium-heartbeat.shop")
-    assert spark_streams.debezium(heartbeat, CUSTOMERS).collect() == []
+    assert collected(spark_streams.debezium(heartbeat, CUSTOMERS)) == []
 
 
 def test_a_delete_without_the_row_has_its_key(spark: SparkSession) -> None:
@@ -501,7 +501,7 @@ def test_a_field_that_occurs_twice_has_its_last_value(spark: SparkSession) -> No
     one, two = (json.dumps(event("c", None, {"id": n})) for n in (1, 2))
     fields = pa.array([[("key", "{}"), ("value", one), ("value", two)]], pa.map_(pa.string(), pa.string()))
     table = pa.table({"_stream": ["s"], "_id": ["1-0"], "_fields": fields})
-    (row,) = spark_streams.debezium(spark.createDataFrame(table), "id INT").collect()
+    (row,) = collected(spark_streams.debezium(spark.createDataFrame(table), "id INT"))
     assert row["id"] == 2
 
 

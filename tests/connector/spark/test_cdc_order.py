@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 import spark_streams
 from examples.pipelines.changes import rows_of
+from tests.connector.spark.streams import collected
 from tests.connector.spark.test_cdc import CUSTOMERS, ENTRIES, event, fields_of
 
 pytestmark = pytest.mark.spark
@@ -188,7 +189,7 @@ WRONG: list[tuple[str, object]] = [
 def test_a_position_that_cannot_be_compared_is_malformed(spark: SparkSession) -> None:
     """It has no order, so it overwrites nothing. A row of a snapshot needs none."""
     streams = [[of_name(op, "odd", ts_ms=STREAMED, **{name: value})] for name, value in WRONG for op in "ur"]
-    rows = sorted(changes_of(spark, *streams).collect(), key=lambda row: int(row["_stream"]))
+    rows = sorted(collected(changes_of(spark, *streams)), key=lambda row: int(row["_stream"]))
     expected = [reason for name, _ in WRONG for reason in (f"source.{name} is no position in a log", None)]
     assert [row["_malformed"] for row in rows] == expected
     assert [row["_order"] is None for row in rows] == [reason is not None for reason in expected]
@@ -204,7 +205,7 @@ def test_names_of_anyone_do_not_change_the_parts_of_an_order(spark: SparkSession
     ]
     turned = [stream[::-1] for stream in streams]
     assert latest_of_servers(spark, *streams, *turned) == ["high"] * len(streams) * 2
-    orders = [row["_order"] for row in changes_of(spark, *streams).collect()]
+    orders = [row["_order"] for row in collected(changes_of(spark, *streams))]
     assert {order.count("/") for order in orders} == {3}
 
 
@@ -253,7 +254,7 @@ def test_a_time_that_cannot_be_right_orders_nothing(spark: SparkSession) -> None
         (str(place), f"{entry}-0", fields_of({"id": 1}, of_name("u", "odd", ts_ms=time)))
         for place, (time, entry, _) in enumerate(cases)
     ]
-    changes = spark_streams.debezium(spark.createDataFrame(rows, ENTRIES), CUSTOMERS).collect()
+    changes = collected(spark_streams.debezium(spark.createDataFrame(rows, ENTRIES), CUSTOMERS))
     for row, (time, entry, is_wrong) in zip(sorted(changes, key=lambda row: int(row["_stream"])), cases, strict=True):
         assert (row["_order"] is None, row["_malformed"] is not None) == (is_wrong, is_wrong), (time, entry)
         assert row["name"] == "odd"

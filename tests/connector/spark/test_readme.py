@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 import redis
 
+from spark_streams.connector.spark.data_source import HAS_READ_LIMITS
+
 ROOT = Path(__file__).resolve().parents[3]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -29,7 +31,7 @@ def test_the_first_program_prints_what_readme_says(tmp_path: Path) -> None:
     _run([sys.executable, "-m", "spark_streams.cli", *shlex.split(command)[1:]], tmp_path, environment)
     first, again = (_run([sys.executable, "-c", program], tmp_path, environment) for _ in range(2))
     assert output in first
-    assert "ada" not in again
+    assert not HAS_READ_LIMITS or "ada" not in again  # before Spark 4.2 the next run of the same query acknowledges
     with redis.Redis.from_url(f"unix://{runtime}/rstream-{os.getuid()}/engine.sock") as client:
         client.shutdown(nosave=True)
     shutil.rmtree(runtime)

@@ -10,6 +10,8 @@ import venv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from spark_streams.base.version import __version__
+
 ROOT = Path(__file__).resolve().parents[3]
 LEAST = ("pyarrow", "numpy", "redis[hiredis]")  # pyspark and py4j are Spark's own there
 _BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE", "pyspark_rstream.py", "spark_streams")
@@ -25,7 +27,8 @@ def make_wheel(folder: Path, version: str | None = None) -> Path:
         else:
             shutil.copy(ROOT / name, source)
     if version is not None:
-        (source / "spark_streams" / "_version.py").write_text(f'__version__ = "{version}"\n')
+        file = source / "spark_streams" / "base" / "version.py"
+        file.write_text(file.read_text().replace(f'"{__version__}"', f'"{version}"'))
     _pip(Path(sys.executable), "wheel", "--no-deps", "--wheel-dir", str(folder), str(source))
     return next(folder.glob("spark_streams-*.whl"))
 

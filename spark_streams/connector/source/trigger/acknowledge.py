@@ -20,6 +20,7 @@ SETID) has not read what it has passed. So any stream may be swept at any time.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -49,6 +50,8 @@ from spark_streams.connector.source.task.notes import (
 from spark_streams.connector.source.trigger.roles import GroupRole
 from spark_streams.connector.source.trigger.run_state import Job, RunState
 from spark_streams.connector.wire.connection import Server
+
+_log = logging.getLogger("spark_streams.source")
 
 
 class Removing:
@@ -134,6 +137,7 @@ class LoggedBatch:
 
     settled: Settled
     run: RunState
+    has_others: bool = False  # a group has other consumers
 
     @classmethod
     def of_run(
@@ -182,18 +186,28 @@ class Acknowledging:
         knows then, and how many entries were acknowledged. Raises GroupMissingError, ServerError."""
         posted, is_read = self._take_notes(client, batch)
         due, run = self._after(batch)
-        entries = self.role.commit(client, batch.settled, is_read)
+        entries = self._commit(client, batch, posted, is_read)
         if due:
             self.removing.sweep(client, batch.start, due)
-        return run, posted + entries
+        return run, entries
 
     def in_background(self, client: GroupClient, batch: LoggedBatch) -> tuple[RunState, list[Job]]:
         """Do the same, but return as jobs what can run beside tasks: XACK with the marks, and the removal."""
-        _, is_read = self._take_notes(client, batch)
-        acknowledge = partial(self.role.commit, settled=batch.settled, is_read=is_read)
+        posted, is_read = self._take_notes(client, batch)
+        acknowledge = partial(self._commit, batch=batch, posted=posted, is_read=is_read)
         due, run = self._after(batch)
         removals: list[Job] = [partial(self.removing.sweep, up_to=batch.start, due=due)] if due else []
         return run, [acknowledge, *removals]
+
+    def _commit(self, client: GroupClient, batch: LoggedBatch, posted: int, is_read: bool) -> int:
+        """Acknowledge the batch, and return how many entries were. A warning tells of those that others have taken."""
+        entries, start = posted + self.role.commit(client, batch.settled, is_read), batch.start
+        if batch.has_others and start.has_pending_list and batch.run.acknowledged is not None and entries < start.held:
+            _log.warning(
+                "%s written entries of group %r were claimed or acknowledged by others: claimed ones come again",
+                f"{start.held - entries:,} of {start.held:,}", start.group,
+            )  # fmt: skip
+        return entries
 
     def _take_notes(self, client: GroupClient, batch: LoggedBatch) -> tuple[int, bool]:
         """Take the notes before the batch is acknowledged: the mark says that they were taken. Return how many entries

@@ -141,7 +141,8 @@ class Trigger:
         may_wait = not (start.old or start.record or state.old or self._may_claim(state))
         if may_wait or state.is_acknowledged:
             return state
-        run, entries = self.acknowledging.at_once(client, LoggedBatch.of_run(client, start, state.run))
+        batch = replace(LoggedBatch.of_run(client, start, state.run), has_others=state.has_others)
+        run, entries = self.acknowledging.at_once(client, batch)
         state = replace(state, run=run, is_acknowledged=True)
         return self.observer.with_new_snapshots(client, state, list(state.groups)) if entries or start.held else state
 
@@ -166,7 +167,7 @@ class Trigger:
         if state.is_acknowledged and not contents and run.removes:
             self.acknowledging.removing.sweep(client, state.start, self.acknowledging.removing.due_later())
         elif not state.is_acknowledged:
-            batch = LoggedBatch.of_run(client, state.start, run)
+            batch = replace(LoggedBatch.of_run(client, state.start, run), has_others=state.has_others)
             if contents:
                 run, jobs = self.acknowledging.in_background(client, batch)
             else:

@@ -65,3 +65,24 @@ def test_a_kill_after_the_xack_hides_no_seek_of_an_operator(
     assert client.get(MARK) == "0-0 0.seek"
     again = reader(server, noAck=no_ack)
     assert read(again, end, again.latestOffset(end, ReadMaxRows(4))) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("more", [0, 3], ids=["at once", "beside the next batch"])
+def test_a_warning_tells_what_others_have_claimed_from_a_written_batch(
+    server: Server, client: redis.Redis, caplog: pytest.LogCaptureFixture, more: int
+) -> None:
+    """It is pending for them, and comes again."""
+    add(client, 4)
+    query = reader(server)
+    start = query.initialOffset()
+    first = query.latestOffset(start, ReadMaxRows(4))
+    assert read(query, start, first) == [0, 1, 2, 3]
+    client.xautoclaim("s", "g", "bob", 0, "0-0", 3)
+    add(client, more, first=4)
+    second = query.latestOffset(first, ReadMaxRows(4))
+    query.latestOffset(second, ReadMaxRows(4))
+    told = [record.getMessage() for record in caplog.records if "written entries" in record.getMessage()]
+    assert told == [
+        "3 of 4 written entries of group 'g' were claimed or acknowledged by others: claimed ones come again"
+    ]
+    assert client.xpending("s", "g")["consumers"][0] == {"name": "bob", "pending": 3}
