@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import threading
 import time
@@ -26,6 +25,7 @@ from spark_streams.connector.running.error_output import errors_in_one_line, fil
 from spark_streams.connector.spark.data_source import HAS_READ_LIMITS
 from spark_streams.connector.spark.running_pyspark import is_of_connect
 from spark_streams.connector.watch.failure import note_for_dead_letter
+from spark_streams.connector.watch.progress import offset_in
 
 # -- trigger(availableNow=True) until all entries are read, on every Spark ---------------------------------------------
 
@@ -90,9 +90,8 @@ def _batch_of(query: StreamingQuery) -> object:
 def _streams_of(query: StreamingQuery) -> int:
     """Return the number of streams that the sources of a query have read."""
     progress: Json = query.lastProgress
-    ends = [source["endOffset"] for source in progress["sources"]] if progress else []
-    offsets = [json.loads(end) if isinstance(end, str) else end for end in ends]
-    return sum(len(offset.get("streams", ())) for offset in offsets if isinstance(offset, dict))
+    ends = [offset_in(source["endOffset"]) for source in progress["sources"]] if progress else []
+    return sum(len(end["streams"]) for end in ends if end is not None)
 
 
 def _options_of(query: StreamingQuery) -> list[dict[str, str]]:
@@ -276,9 +275,9 @@ def _entries_of_batch(query: StreamingQuery) -> int:
 
 def _entries_up_to(offset: str) -> int:
     """Return how many entries the batch has that ends at an offset (connector/source/offset.py)."""
-    parsed: Json = json.loads(offset)
-    if not isinstance(parsed, dict) or "streams" not in parsed:
-        return 0  # of another kind of source
+    parsed = offset_in(offset)
+    if parsed is None:  # of another kind of source
+        return 0
     ranges = [*parsed.get("batch", {}).values(), *(one for part in parsed.get("old", {}).values() for one in part)]
     return sum(parse_number(text.split(" ")[2]) or 0 for text in ranges)
 

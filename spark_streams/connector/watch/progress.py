@@ -7,6 +7,7 @@ targetBatchTime.
 
 from __future__ import annotations
 
+import ast
 import datetime
 import json
 import time
@@ -77,7 +78,7 @@ def read_progress(progress: Mapping[str, Json]) -> Progress:
 
 
 def _source(source_progress: Mapping[str, Json]) -> SourceProgress | None:
-    end = _offset(source_progress.get("endOffset"))
+    end = offset_in(source_progress.get("endOffset"))
     if end is None:
         return None
     latest, is_current = _report(source_progress)
@@ -103,23 +104,23 @@ def _source(source_progress: Mapping[str, Json]) -> SourceProgress | None:
 
 def _report(source_progress: Mapping[str, Json]) -> tuple[Mapping[str, Json], bool]:
     """Return the counts, and whether they are those of the current run."""
-    latest = _offset(source_progress.get("latestOffset"))
+    latest = offset_in(source_progress.get("latestOffset"))
     if latest is None:
         return {}, False
     if "report" not in latest:
         return latest, True
     # If Spark does not ask for a report, it is in the offset (spark/data_source.py), also when another run begins
     # with this offset.
-    is_current = latest != _offset(source_progress.get("startOffset"))
+    is_current = latest != offset_in(source_progress.get("startOffset"))
     return (latest["report"] if is_current else {}), is_current
 
 
-def _offset(value: Json) -> dict[str, Json] | None:
-    """Return an offset of an rstream source, None for anything else."""
+def offset_in(value: Json) -> dict[str, Json] | None:
+    """Return an offset of an rstream source, None for anything else. PySpark 4.0 gives the text of a Python dict."""
     if isinstance(value, str):
         try:
-            value = json.loads(value)
-        except ValueError:
+            value = ast.literal_eval(value) if value.startswith("{'") else json.loads(value)
+        except (ValueError, SyntaxError):
             return None
     return value if isinstance(value, dict) and value.keys() >= _OURS else None
 
@@ -133,7 +134,7 @@ def offsets_in(text: str) -> Iterator[dict[str, Json]]:
             value, end = decoder.raw_decode(text, start)
         except ValueError:
             value, end = None, start + 1
-        offset = _offset(value)
+        offset = offset_in(value)
         if offset is not None:
             yield offset
         start = text.find('{"', end)

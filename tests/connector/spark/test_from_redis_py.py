@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_streams.cli import main
+from spark_streams.connector.spark.data_source import HAS_READ_LIMITS
 from tools.servers.server import Server
 
 pytestmark = pytest.mark.spark
@@ -34,6 +35,7 @@ def run(server: Server, lines: str) -> str:
     return printed
 
 
+@pytest.mark.skipif(not HAS_READ_LIMITS, reason="before Spark 4.2 the next run acknowledges the last batch")
 def test_from_workers_to_a_query_and_back(spark: SparkSession, server: Server, tmp_path: Path) -> None:
     done: list[int] = []
 

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from examples.nexmark.events import AUCTION, BID, PERSON, events
 from examples.nexmark.nexmark import columns, differences, main, produce, result, rows_of, run, streams, tables
 from examples.nexmark.queries import QUERIES
+from spark_streams.connector.spark.data_source import HAS_READ_LIMITS
 from tools.servers.server import Server
 
 EVENTS = 30_000
@@ -35,12 +36,13 @@ def test_a_stream_has_the_columns_that_the_query_names() -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.skipif(not HAS_READ_LIMITS, reason="before Spark 4.2 what the last batch closes comes with a later run")
 @pytest.mark.parametrize("name", ["q4", "q5", "q8"])
 def test_a_stream_has_the_rows_of_the_batch(
     spark: SparkSession, server: Server, client: redis.Redis, tmp_path: Path, name: str
 ) -> None:
-    produce(client, "n", tmp_path / "events", EVENTS)
     query = QUERIES[name]
+    produce(client, "n", tmp_path / "events", EVENTS)
     run(spark, query, streams(spark, server.url, "n", query, "g"), tmp_path)
     found = result(spark, query, spark.read.parquet(str(tmp_path / "rows")))
     assert len(found) >= 5

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQueryException
 
-from tests.connector.spark.streams import read_stream
+from tests.connector.spark.streams import read_stream, run_to_the_end
 from tools.servers.server import Server
 from tools.waiting import until
 
@@ -53,14 +53,14 @@ def test_dead_letters_outlive_a_replay_that_does_not_read_them(
     def run(trigger: dict[str, object]) -> None:
         rows = read_stream(spark, server, "n INT", streams="s", **options)
         writer = rows.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        if "availableNow" in trigger:
+            run_to_the_end(writer.trigger(**trigger).start)
+            return
         query = writer.trigger(**trigger).start()
         try:
-            if "availableNow" in trigger:
-                query.awaitTermination()
-            else:
-                with server.client() as client:
-                    until(lambda: client.xlen("dead") > 0 or query.exception(), "there is no dead letter")
-                assert query.exception() is None
+            with server.client() as client:
+                until(lambda: client.xlen("dead") > 0 or query.exception(), "there is no dead letter")
+            assert query.exception() is None
         finally:
             query.stop()
 

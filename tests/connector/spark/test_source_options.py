@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_streams.connector.counters import CLAIMED, LOST
-from spark_streams.connector.watch.progress import read_progress
+from spark_streams.connector.watch.progress import offset_in, read_progress
 from tests.connector.spark.streams import append, drain, read_stream, run_to_the_end, start, written
 from tools.servers.server import Server
 from tools.waiting import until
@@ -190,7 +190,7 @@ def test_a_counted_loss_is_told_in_the_progress(
     client.xtrim("s", maxlen=4, approximate=False)
     query = run_to_the_end(lambda: start(frame, tmp_path))[0]
     assert written(spark, tmp_path).count() == 54
-    said = [json.loads(one.json)["sources"][0]["latestOffset"].get("lost") for one in query.recentProgress]
-    assert {"s": 6} in said
+    offsets = [offset_in(json.loads(one.json)["sources"][0]["latestOffset"]) or {} for one in query.recentProgress]
+    assert {"s": 6} in [offset.get("report", offset).get("lost") for offset in offsets]
     told = read_progress(json.loads(query.recentProgress[-1].json))
     assert [stream.counts[LOST] for stream in told.sources[0].streams] == [6]

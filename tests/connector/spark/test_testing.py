@@ -14,6 +14,7 @@ import redis
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from spark_streams.connector.spark.data_source import HAS_READ_LIMITS
 from spark_streams.engine import LocalEngine
 from spark_streams.testing import assert_stream, run_batches, run_until_drained
 from tests.connector.spark.streams import read_stream
@@ -41,6 +42,8 @@ def test_the_page_has_eight_tests() -> None:
 
 @pytest.mark.parametrize("name", examples())
 def test_an_example_passes(name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not HAS_READ_LIMITS and name == "test_entries_of_the_dead_consumer_are_taken_over":
+        pytest.skip("before Spark 4.2 the query starts again after each batch, which the sink `memory` cannot")
     monkeypatch.chdir(INCIDENT.parent)
     example = examples()[name]
     example(**{fixture: request.getfixturevalue(fixture) for fixture in inspect.signature(example).parameters})

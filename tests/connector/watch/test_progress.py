@@ -18,6 +18,7 @@ from spark_streams.connector.watch.progress import (
     Progress,
     WatchedQuery,
     limit_of,
+    offset_in,
     offsets_in,
     read_progress,
 )
@@ -244,3 +245,11 @@ def test_a_limit_that_an_idle_query_exceeds_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="must be"):
         limit_of(text)
     assert limit_of("10m") == 600
+
+
+def test_an_offset_is_read_as_each_pyspark_tells_it() -> None:
+    """PySpark 4.0 gives a query's last progress the text of a Python dict, later ones JSON, a listener the object."""
+    offset = {"format": 1, "group": "g", "consumer": "it's", "streams": {"s": "5-0 1."}, "noAck": True}
+    assert [offset_in(told) for told in (offset, json.dumps(offset), str(offset))] == [offset] * 3
+    others: list[Any] = [None, 7, "7", "null", "{'a': b}", "{'", '{"a": 1}', "{'a': " + "[" * 100_000]
+    assert [offset_in(other) for other in others] == [None] * len(others)
