@@ -8,7 +8,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
-from pyspark.sql.types import MapType
+from pyspark.sql.types import BinaryType, MapType
 
 from spark_streams.connector.spark.data_source import HAS_FILTERS, HAS_READ_LIMITS
 from tools.servers.server import Server
@@ -62,7 +62,8 @@ def collected(frame: DataFrame) -> list[Row]:
     """Its rows. Before Spark 4.1 Python cannot make a map with binary keys: it comes as a list of pairs."""
     if PLANS_ONCE:
         return frame.collect()
-    maps = [field.name for field in frame.schema if isinstance(field.dataType, MapType)]
+    kinds = {field.name: field.dataType for field in frame.schema}
+    maps = [name for name, of in kinds.items() if isinstance(of, MapType) and isinstance(of.keyType, BinaryType)]
     rows = frame.withColumns({name: F.map_entries(name) for name in maps}).collect()
     return [Row(**(row.asDict() | {name: _pairs(row[name]) for name in maps})) for row in rows]
 
