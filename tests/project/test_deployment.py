@@ -89,7 +89,8 @@ def test_a_release_is_published_without_a_password_from_its_tag_alone() -> None:
 
 def test_ci_checks_with_the_types_of_spark() -> None:
     """`scripts/check` alone leaves them out in a fresh clone, so that it needs ruff and mypy only."""
-    assert "for script in 'scripts/check --spark' scripts/docs" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    run = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert "for script in scripts/check 'scripts/check --spark' scripts/docs" in run
     said = subprocess.run([ROOT / "scripts" / "check", "--other"], capture_output=True, text=True, check=False)
     assert (said.returncode, said.stderr) == (1, "usage: scripts/check [--spark | --figures]\n")
 

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from spark_streams.connector.deadletter.envelope import FIELDS, MARK
 from spark_streams.connector.deadletter.mover import KEPT_MS
@@ -114,7 +114,8 @@ class Letters:
         if delays == [0] or "noAck" in options or any(one in _KEYS_LOST or "evicted" in one for one in ever):
             self._due = {}
             return
-        now, reads = world.server.core.clock.unix_ms(), {*world.query.reads()}
+        clock = cast(ProcessServer, world.server).core.clock
+        now, reads = clock.unix_ms(), {*world.query.reads()}
         if "streamsPattern" in options:
             with unnoticed(world):
                 reads &= {*world.query.began_with, *(name for name in reads if world.see(name).exists)}
@@ -126,7 +127,7 @@ class Letters:
         }
         early = {one: due for one, due in self._due.items() if one not in waits and due > now}
         late = {one: due for one, due in waits.items() if due + _LATE < now and one[0] in reads}
-        if (early or late) and not (world.server.core.clock.server_ahead or world.server.core.clock.set_back):
+        if (early or late) and not (clock.server_ahead or clock.set_back):
             world.fail(f"read again {'early' if early else 'late'} | {world.query.mode}", f"{early or late} at {now}")
         self._due = waits
 

@@ -14,6 +14,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from spark_streams.connector.options.access_options import SinkOptions
 from spark_streams.connector.sink.writers import BatchWriter, StreamWriter
 from spark_streams.operations.verify.history import Row
+from tools.patience import with_patience
 from tools.simulation.model import Model
 from tools.simulation.options import STREAMS, without
 from tools.simulation.reasons import Reason
@@ -51,7 +52,7 @@ class Once:
         self._tasks = {}
         out = self._world.model.stream(OUT)
         out.at_batch = out.happened
-        checked = SinkOptions.parse(settings).with_patience(PATIENCE)
+        checked = with_patience(SinkOptions.parse(settings), PATIENCE)
         schema = StructType([*_FIELDS, *(StructField(self.options[one], StringType()) for one in self._given())])
         self._writer = pickle.dumps((BatchWriter if is_named else StreamWriter)(checked, schema, False))
 
