@@ -1,9 +1,11 @@
-"""Wait for a condition in a test or a tool, and for the end of a process."""
+"""Wait for a condition in a test or a tool, and for the end of a process, also of its own."""
 
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 
@@ -47,3 +49,8 @@ def stop(process: subprocess.Popen[bytes], seconds: float = 5) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def exit_at_sigterm() -> None:
+    """From now on, SIGTERM ends this program as an error does: it stops the servers and jobs that it has started."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

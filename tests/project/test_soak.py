@@ -13,6 +13,7 @@ from tools.soak import report
 from tools.soak.faults import OneServer
 from tools.soak.job_process import STREAM, Producer
 from tools.soak.report import WARM, Sample, fit
+from tools.waiting import until
 
 MINUTES = 120
 
@@ -78,3 +79,11 @@ def test_the_producer_adds_each_number_once_while_the_server_is_killed_and_refus
         assert server.starts == 4
         unfit = sum(fields[b"amount"] == b"unknown" for _, fields in entries)
         assert unfit == producer.unfit() > 0
+
+
+def test_a_soak_that_fails_does_not_wait_for_its_producer() -> None:
+    skip_without_redis()
+    with OneServer() as server:
+        with pytest.raises(KeyboardInterrupt), Producer(server.url, rate=100, seed=1) as producer:
+            raise KeyboardInterrupt
+        until(lambda: producer.has_ended, "the producer goes on")

@@ -6,13 +6,13 @@ import argparse
 import contextlib
 import importlib
 import os
-import signal
 import sys
 
 from rich.console import Console
 
 from tools.bench.row import FILE, Row, record, run_in_turns, show
 from tools.bench.servers import have_redis
+from tools.waiting import exit_at_sigterm
 
 # Of each group the title, and the module of this package that has a function `GROUP_rows(stack)`.
 GROUPS = {
@@ -41,7 +41,7 @@ def main() -> int:
     """Measure the groups that the arguments name (default: all but ON_REQUEST)."""
     # Processes that compile their modules at each start would be measured instead of what a user starts.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the exit handlers stop the servers
+    exit_at_sigterm()
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
     parser.add_argument(
         "groups",

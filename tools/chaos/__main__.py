@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import random
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -30,6 +29,7 @@ from tools.chaos.stage import Replicated, Spark, Stage, client_of
 from tools.servers.cluster import running_cluster
 from tools.servers.sentinels import running_sentinels
 from tools.servers.server import redis_server_path, running_engine, running_redis
+from tools.waiting import exit_at_sigterm
 
 # -- the scenes by their names ----------------------------------------------------------------------------------------
 
@@ -151,7 +151,7 @@ class Shell:
 
 def main() -> int:
     """Play scenes until the time is over. Return 1 if a run failed."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the exit handlers stop servers and Spark
+    exit_at_sigterm()
     kinds = (*SINGLE, *REPLICATED)
     parser = argparse.ArgumentParser(prog="scripts/chaos", description=__doc__)
     parser.add_argument("--minutes", type=float, default=5.0, metavar="N", help="minutes to run (default 5)")

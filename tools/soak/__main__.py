@@ -10,6 +10,7 @@ that must be flat, and every entry is counted. Exit code 1: an entry is lost or 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import random
 import shutil
@@ -28,6 +29,7 @@ from tools.soak import report
 from tools.soak.faults import FAULTS, OneServer, Running, redriving
 from tools.soak.job_process import ARCHIVE, DEAD, ETL, STREAM, JobProcess, Producer, write_configs
 from tools.soak.report import Sample, judge, measure
+from tools.waiting import exit_at_sigterm
 
 _SETTLE = 900.0  # seconds that the jobs may take at the end to read what is left
 
@@ -130,6 +132,7 @@ class Soak:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a soak as the arguments say. Return the exit code."""
+    exit_at_sigterm()
     parser = argparse.ArgumentParser(
         prog="scripts/soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -169,22 +172,22 @@ def run(chosen: argparse.Namespace) -> int:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     console = Console(emoji=False)
-    with OneServer() as server:
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(OneServer())
         files = write_configs(server.url, folder)
         client = server.server.client()
         # Before the archive, which trims what no group needs.
         client.xgroup_create(STREAM, ETL, id="0", mkstream=True)
-        producer = Producer(server.url, chosen.rate, chosen.seed)
-        jobs = {name: JobProcess(name, files[name], folder / f"{name}.log") for name in (ETL, ARCHIVE)}
+        producer = stack.enter_context(Producer(server.url, chosen.rate, chosen.seed))
+        jobs = {}
+        for name in (ETL, ARCHIVE):
+            jobs[name] = JobProcess(name, files[name], folder / f"{name}.log")
+            stack.callback(jobs[name].kill)
         title = f"Soak: {chosen.hours:g} h, {chosen.rate:,} entries/s, seed {chosen.seed}"
         soak = Soak(folder, jobs, producer, client, server, title, console, random.Random(chosen.seed))
-        try:
-            _go_on(soak, chosen)
-            soak.finish()
-            verdict = judge(client, folder, producer.added)
-        finally:
-            for job in jobs.values():
-                job.kill()
+        _go_on(soak, chosen)
+        soak.finish()
+        verdict = judge(client, folder, producer.added)
     fitted = report.slopes(soak.samples)
     console.print(report.table(fitted))
     console.print(str(verdict), highlight=False)

@@ -12,7 +12,7 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from string import Template
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import redis
 from redis.backoff import NoBackoff
@@ -184,9 +184,20 @@ class Producer:
         self._stopped = threading.Event()
         self._running = ThreadPoolExecutor(1).submit(self._run, url, rate)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop it without a look at errors: Python would otherwise wait for its thread forever."""
+        self._stopped.set()
+
+    @property
+    def has_ended(self) -> bool:
+        return self._running.done()
+
     def check(self) -> None:
         """Raise the error that ended it, if one did."""
-        if self._running.done():
+        if self.has_ended:
             self._running.result()
 
     def stop(self) -> None:
