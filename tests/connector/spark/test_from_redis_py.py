@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 import redis
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_streams.cli import main
 from spark_streams.connector.spark.data_source import HAS_READ_LIMITS
 from tools.servers.server import Server
+from tools.waiting import until
 
 pytestmark = pytest.mark.spark
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "guide" / "from-redis-py.md").read_text(encoding="utf-8")
@@ -27,12 +28,20 @@ def blocks(text: str, language: str) -> list[str]:
 
 def run(server: Server, lines: str) -> str:
     """Run the commands of a block. Return what they print."""
-    printed = ""
-    for line in lines.splitlines():
-        ran = CliRunner(env={"RSTREAM_URL": server.url}).invoke(main, shlex.split(line)[1:])
-        assert ran.exit_code == 0, f"{line}: {ran.output}"
-        printed += ran.output
-    return printed
+    return "".join(_run_one(server, line) for line in lines.splitlines())
+
+
+def _run_one(server: Server, line: str) -> str:
+    ran: list[Result] = []
+
+    def is_free() -> bool:
+        ran.append(CliRunner(env={"RSTREAM_URL": server.url}).invoke(main, shlex.split(line)[1:]))
+        return "RSTREAM_GROUP_IN_USE" not in ran[-1].output
+
+    # The source's process ends after Spark has said that its query has ended.
+    until(is_free, f"{line}: a query goes on", interval=0.2)
+    assert ran[-1].exit_code == 0, f"{line}: {ran[-1].output}"
+    return ran[-1].output
 
 
 @pytest.mark.skipif(not HAS_READ_LIMITS, reason="before Spark 4.2 the next run acknowledges the last batch")
