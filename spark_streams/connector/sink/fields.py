@@ -111,11 +111,10 @@ def text_columns(batch: pa.RecordBatch, nulls: str, apart: Collection[str] = ())
         if field.name == FIELDS:
             first = _without_nulls(column) if nulls == "omit" else column
             continue
-        text = text_of(column)
-        if pa.types.is_temporal(field.type) and pc.any(pc.starts_with(text, "<value")).as_py():
-            raise SchemaError(
-                f"column {field.name!r} holds a {field.type} that cannot be written as a date. Filter such rows out"
-            )
+        try:
+            text = text_of(column)
+        except SchemaError as error:
+            raise SchemaError(f"column {field.name!r} holds {error.message}") from None
         names.append(field.name.encode())
         columns.append(text.cast(pa.binary()))
     if nulls == "empty":
@@ -142,18 +141,19 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def text_of(column: pa.Array) -> pa.Array:
-    """Return the column as texts for fields: strings, or unchanged binaries."""
+    """Return the column as texts for fields: strings, or unchanged binaries. Raises SchemaError, without its name."""
     kind = column.type
     if _is_text(kind):
         return column
-    if pa.types.is_timestamp(kind):
-        # Without its zone the value is printed in UTC, as stored.
-        text = column.cast(pa.timestamp("us")).cast(pa.string())
-        text = pc.replace_substring(text, " ", "T", max_replacements=1)
-        return text if kind.tz is None else pc.binary_join_element_wise(text, "Z", "")
     if pa.types.is_nested(kind):
         return json_text(column)
-    text = column.cast(pa.string())
+    # Without its zone a timestamp is printed in UTC, as stored.
+    text = (column.cast(pa.timestamp("us")) if pa.types.is_timestamp(kind) else column).cast(pa.string())
+    if pa.types.is_temporal(kind) and pc.any(pc.starts_with(text, "<value")).as_py():
+        raise SchemaError(f"a {kind} that cannot be written as a date. Filter such rows out")
+    if pa.types.is_timestamp(kind):
+        text = pc.replace_substring(text, " ", "T", max_replacements=1)
+        return text if kind.tz is None else pc.binary_join_element_wise(text, "Z", "")
     if pa.types.is_decimal(kind) and pc.any(pc.match_substring(text, "E")).as_py():
         # Arrow writes small ones with an exponent.
         return pa.array([None if v is None else format(v, "f") for v in column.to_pylist()], pa.string())
