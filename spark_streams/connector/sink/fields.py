@@ -176,9 +176,8 @@ def _json(column: pa.Array) -> pa.Array:
         # Lists and maps without rows have one offset, which Java's Arrow may omit: it must not be read.
         return pa.array([], pa.string())
     if pa.types.is_map(kind):
-        keys = _children(column, column.keys)
-        items = _children(column, column.items)
-        pairs = _join(_quoted(_key(keys)), ":", _element(items))
+        keys = _key(_children(column, column.keys))
+        pairs = _join(_quoted(keys), ":", _element(_children(column, column.items)))
         return _join("{", _joined(column, pairs), "}")
     if pa.types.is_struct(kind):
         pieces: list[pa.Array | str] = []
