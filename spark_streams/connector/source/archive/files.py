@@ -121,8 +121,8 @@ def _exists(info: fs.FileInfo) -> bool:
 
 
 def day_of(path: str) -> int | None:
-    """Return the first millisecond of the date in a path; None if it has none, as rows whose ID is no time."""
-    part = next((part for part in path.split("/") if part.startswith(_DATE)), "")
+    """Return the first millisecond of the last date in a path; None if it has none, as rows whose ID is no time."""
+    part = next((part for part in reversed(path.split("/")) if part.startswith(_DATE)), "")
     try:
         date = datetime.date.fromisoformat(part.removeprefix(_DATE))
     except ValueError:
