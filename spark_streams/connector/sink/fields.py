@@ -124,14 +124,12 @@ def text_columns(batch: pa.RecordBatch, nulls: str, apart: Collection[str] = ())
 
 def _without_nulls(maps: pa.MapArray) -> pa.MapArray:
     """Return the maps without pairs whose value is null."""
-    bounds = maps.offsets.to_numpy()
-    first, last = bounds[0].item(), bounds[-1].item()
-    names, values = maps.keys.slice(first, last - first), maps.items.slice(first, last - first)
+    bounds, names, values = maps.offsets.to_numpy(), _children(maps, maps.keys), _children(maps, maps.items)
     if not values.null_count:
         return maps
     is_valid = values.is_valid()
     before = np.concatenate([[0], np.cumsum(is_valid.to_numpy(zero_copy_only=False))])
-    offsets = pa.array(before[bounds - first].astype(np.int32))
+    offsets = pa.array(before[bounds - bounds[0]].astype(np.int32))
     return pa.MapArray.from_arrays(offsets, names.filter(is_valid), values.filter(is_valid))
 
 

@@ -92,7 +92,10 @@ class ArchiveTable:
             # deltalake would take `file:/folder` for a URI.
             files = _delta_files(self.path if "://" in self.path else os.path.abspath(self.path))
             paths = [path for path in files if ArchiveFile(path, 0, day_of(path)).may_hold(after, last)]
-            return [info for info in store.get_file_info(paths) if _exists(info)]
+            found: list[fs.FileInfo] = store.get_file_info(paths)
+            if gone := [info.path for info in found if info.type == fs.FileType.NotFound]:
+                raise FileNotFoundError(gone[0])
+            return found
         infos: list[fs.FileInfo] = []
         for folder in top:
             if folder.base_name[:1] in ("_", "."):
@@ -112,12 +115,6 @@ class ArchiveTable:
                     "deltalake or delta; read this one with spark.read"
                 )
         return data
-
-
-def _exists(info: fs.FileInfo) -> bool:
-    if info.type == fs.FileType.NotFound:
-        raise FileNotFoundError(info.path)
-    return True
 
 
 def day_of(path: str) -> int | None:
