@@ -75,7 +75,8 @@ def from_milliseconds(number: int) -> datetime.datetime:
 
 
 def moment(value: str) -> int:
-    """Parse milliseconds since the epoch, or an ISO-8601 time (UTC if it names no zone), into milliseconds."""
+    """Parse milliseconds since the epoch, or an ISO-8601 time (UTC if it names no zone), into the first millisecond at
+    or after it: entry IDs have whole ones."""
     plain = value.strip()
     if (number := parse_number(plain)) is not None:
         return number
@@ -83,8 +84,7 @@ def moment(value: str) -> int:
         when = datetime.datetime.fromisoformat(plain)
     except ValueError:
         raise ValueError("must be a time as ISO-8601 or in milliseconds since the epoch") from None
-    when = when if when.tzinfo else when.replace(tzinfo=datetime.UTC)
-    milliseconds = (when - EPOCH) // datetime.timedelta(milliseconds=1)
-    if milliseconds < 0:
+    since = (when if when.tzinfo else when.replace(tzinfo=datetime.UTC)) - EPOCH
+    if (milliseconds := -(-since // datetime.timedelta(milliseconds=1))) < 0:
         raise ValueError("is before 1970: entry IDs start at 1970")
     return milliseconds

@@ -23,6 +23,7 @@ ALLOWED = {
     "base/ids.py": "fewer than twenty digits, looked at before",
     "base/numbers.py": "bounded here",
     "base/given_text.py": OPTIONS,
+    "connector/options/access_options.py": OPTIONS,
     "connector/options/parsers.py": OPTIONS,
     "connector/spark/installation.py": OPTIONS,
     "connector/schemas/schema_columns.py": OPTIONS,

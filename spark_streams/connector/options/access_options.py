@@ -181,11 +181,13 @@ def _accessed(options: AccessOptions) -> Address:
         identity = default_identity()
     if identity != Identity():
         address = address.with_identity(identity)
-    if "replyTimeout" in options.explicit and server_url.has_parameter(address.url, "socket_timeout"):
+    in_url = server_url.parameter(address.url, "socket_timeout")
+    if "replyTimeout" in options.explicit and in_url is not None:
         raise InvalidOptionError(
             "option replyTimeout and the url's socket_timeout set the same time: remove one of them"
         )
-    return replace(address, patience=replace(address.patience, reply=options.reply_timeout / 1000))
+    reply = float(in_url or options.reply_timeout / 1000)
+    return replace(address, patience=replace(address.patience, reply=reply))
 
 
 def _no_such_option(name: str, table: tuple[Option, ...], side: str) -> OptionError:

@@ -111,11 +111,10 @@ def text_columns(batch: pa.RecordBatch, nulls: str, apart: Collection[str] = ())
         if field.name == FIELDS:
             first = _without_nulls(column) if nulls == "omit" else column
             continue
-        text = text_of(column)
-        if pa.types.is_temporal(field.type) and pc.any(pc.starts_with(text, "<value")).as_py():
-            raise SchemaError(
-                f"column {field.name!r} holds a {field.type} that cannot be written as a date. Filter such rows out"
-            )
+        try:
+            text = text_of(column)
+        except SchemaError as error:
+            raise SchemaError(f"column {field.name!r} holds {error.message}") from None
         names.append(field.name.encode())
         columns.append(text.cast(pa.binary()))
     if nulls == "empty":
@@ -125,14 +124,12 @@ def text_columns(batch: pa.RecordBatch, nulls: str, apart: Collection[str] = ())
 
 def _without_nulls(maps: pa.MapArray) -> pa.MapArray:
     """Return the maps without pairs whose value is null."""
-    bounds = maps.offsets.to_numpy()
-    first, last = bounds[0].item(), bounds[-1].item()
-    names, values = maps.keys.slice(first, last - first), maps.items.slice(first, last - first)
+    bounds, names, values = maps.offsets.to_numpy(), _children(maps, maps.keys), _children(maps, maps.items)
     if not values.null_count:
         return maps
     is_valid = values.is_valid()
     before = np.concatenate([[0], np.cumsum(is_valid.to_numpy(zero_copy_only=False))])
-    offsets = pa.array(before[bounds - first].astype(np.int32))
+    offsets = pa.array(before[bounds - bounds[0]].astype(np.int32))
     return pa.MapArray.from_arrays(offsets, names.filter(is_valid), values.filter(is_valid))
 
 
@@ -142,18 +139,19 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def text_of(column: pa.Array) -> pa.Array:
-    """Return the column as texts for fields: strings, or unchanged binaries."""
+    """Return the column as texts for fields: strings, or unchanged binaries. Raises SchemaError, without its name."""
     kind = column.type
     if _is_text(kind):
         return column
-    if pa.types.is_timestamp(kind):
-        # Without its zone the value is printed in UTC, as stored.
-        text = column.cast(pa.timestamp("us")).cast(pa.string())
-        text = pc.replace_substring(text, " ", "T", max_replacements=1)
-        return text if kind.tz is None else pc.binary_join_element_wise(text, "Z", "")
     if pa.types.is_nested(kind):
         return json_text(column)
-    text = column.cast(pa.string())
+    # Without its zone a timestamp is printed in UTC, as stored.
+    text = (column.cast(pa.timestamp("us")) if pa.types.is_timestamp(kind) else column).cast(pa.string())
+    if pa.types.is_temporal(kind) and pc.any(pc.starts_with(text, "<value")).as_py():
+        raise SchemaError(f"a {kind} that cannot be written as a date. Filter such rows out")
+    if pa.types.is_timestamp(kind):
+        text = pc.replace_substring(text, " ", "T", max_replacements=1)
+        return text if kind.tz is None else pc.binary_join_element_wise(text, "Z", "")
     if pa.types.is_decimal(kind) and pc.any(pc.match_substring(text, "E")).as_py():
         # Arrow writes small ones with an exponent.
         return pa.array([None if v is None else format(v, "f") for v in column.to_pylist()], pa.string())
@@ -176,9 +174,8 @@ def _json(column: pa.Array) -> pa.Array:
         # Lists and maps without rows have one offset, which Java's Arrow may omit: it must not be read.
         return pa.array([], pa.string())
     if pa.types.is_map(kind):
-        keys = _children(column, column.keys)
-        items = _children(column, column.items)
-        pairs = _join(_quoted(_key(keys)), ":", _element(items))
+        keys = _key(_children(column, column.keys))
+        pairs = _join(_quoted(keys), ":", _element(_children(column, column.items)))
         return _join("{", _joined(column, pairs), "}")
     if pa.types.is_struct(kind):
         pieces: list[pa.Array | str] = []

@@ -177,7 +177,6 @@ class HistoryReader(SameVersion, DataSourceStreamReader, data_source.SupportsTri
             return
         freeze_imported_modules()
         tally = ColumnTally(self._columns)
-
         with tally.reporting(partition.warn):
             for streams, entries in self._rows(partition):
                 deliveries = pa.nulls(entries.count, pa.int64()) if self._columns.wants_deliveries else None

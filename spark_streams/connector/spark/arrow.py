@@ -77,14 +77,19 @@ def rows_for_spark(batches: Iterator[pa.RecordBatch], arrow_batches: bool | None
 
 def tuples_of(batch: pa.RecordBatch) -> Iterator[Row]:
     """Iterate over the rows of a batch, with Python's values: datetime in UTC, Decimal, bytes, dict for a map."""
-    columns = [_values(column, column.type) for column in batch.columns]
+    columns = [
+        [_value(value, column.type) for value in column.to_pylist()] if _has_map(column.type) else column.to_pylist()
+        for column in batch.columns
+    ]
     return zip(*columns, strict=True) if columns else iter([()] * batch.num_rows)
 
 
-def _values(column: pa.Array, kind: pa.DataType) -> list[Any]:
-    """Return the values of a column. Only a type that contains a map is converted value by value."""
-    values: list[Any] = column.to_pylist()
-    return [_value(value, kind) for value in values] if _has_map(kind) else values
+class _Map(dict[Any, Any]):
+    """A map with a key twice, as an entry may have a name: all pairs are its `items`, which Spark takes."""
+
+    def __init__(self, pairs: list[tuple[Any, Any]]) -> None:
+        super().__init__(pairs)
+        self.items = lambda: pairs  # type: ignore[method-assign, assignment, return-value]
 
 
 def _has_map(kind: pa.DataType) -> bool:
@@ -96,7 +101,9 @@ def _value(value: Any, kind: pa.DataType) -> Any:
     if value is None or not _has_map(kind):
         return value
     if pa.types.is_map(kind):
-        return {_value(key, kind.key_type): _value(item, kind.item_type) for key, item in value}
+        pairs = [(_value(key, kind.key_type), _value(item, kind.item_type)) for key, item in value]
+        values = dict(pairs)
+        return values if len(values) == len(pairs) else _Map(pairs)
     if pa.types.is_struct(kind):
         return {field.name: _value(value[field.name], field.type) for field in kind}
     return [_value(item, kind.value_type) for item in value]

@@ -140,12 +140,12 @@ def master_name(url: str) -> str:
 
 def has_login(url: str) -> bool:
     """Whether a checked URL holds a user or a password for the server, in any place."""
-    return "@" in urlsplit(url).netloc or any(has_parameter(url, name) for name in ("username", "password"))
+    return "@" in urlsplit(url).netloc or any(parameter(url, name) is not None for name in ("username", "password"))
 
 
-def has_parameter(url: str, name: str) -> bool:
-    """Whether a checked URL has this parameter."""
-    return name in dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
+def parameter(url: str, name: str) -> str | None:
+    """Return the value of this parameter of a checked URL; None if it has none."""
+    return dict(parse_qsl(urlsplit(url).query, keep_blank_values=True)).get(name)
 
 
 def of_node(url: str, node: Node) -> str:

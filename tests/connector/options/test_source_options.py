@@ -159,6 +159,7 @@ def test_delivery_is_an_option_of_the_sink() -> None:
         ("2023-11-14T22:13:20Z", "1699999999999-18446744073709551615"),
         ("2023-11-14T23:13:20+01:00", "1699999999999-18446744073709551615"),
         ("2023-11-14 22:13:20", "1699999999999-18446744073709551615"),
+        ("2023-11-14T22:13:20.000001Z", "1700000000000-18446744073709551615"),
         ("0", "0-0"),
     ],
 )
@@ -166,8 +167,10 @@ def test_a_starting_time_is_the_id_below_its_first_entry(text: str, after: str) 
     assert SourceOptions.parse({**GOOD, "startingTimestamp": text}).starting_offsets.value_for("a") == after
 
 
-def test_a_batch_ends_at_the_last_id_below_its_ending_time() -> None:
-    given = {"streams": "a", "url": GOOD["url"], "endingTimestamp": "5", "startingOffsets": '{"a": "3-1"}'}
+@pytest.mark.parametrize("time", ["5", "1970-01-01T00:00:00.004001"])
+def test_a_batch_ends_at_the_last_id_below_its_ending_time(time: str) -> None:
+    """IDs have whole milliseconds: those of the last one are before a time within it."""
+    given = {"streams": "a", "url": GOOD["url"], "endingTimestamp": time, "startingOffsets": '{"a": "3-1"}'}
     options = BatchSourceOptions.parse(given)
     assert options.ending_offsets.value_for("a") == "4-18446744073709551615"
     assert options.starting_offsets.value_for("a") == "3-1"

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,6 +41,7 @@ from spark_streams.connector.wire.address import DEFAULT_PATIENCE, Address, Pati
 from spark_streams.connector.wire.connection import Connection, ReplyError
 from tests.connector.sink.writing import batch_of, close, frame, ledger_keys, numbers, options, write
 from tests.proxy import Proxy
+from tools.patience import with_patience
 from tools.sending import before_sending, killed, reply_lost
 from tools.servers.server import Server, free_port, running_redis, skip_without_redis
 from tools.waiting import until
@@ -265,6 +267,14 @@ def test_fewer_replicas_than_asked_for_is_an_error_and_a_retry_does_not_double(
         with pytest.raises(ReplicationError, match="0 of 1 replicas"):
             write([frame([1, 2])], checked, batch)
     assert numbers(server) == Counter([1, 2])
+
+
+def test_the_time_of_the_url_also_holds_while_the_server_waits_for_replicas(server: Server) -> None:
+    """Each WAIT ends before the connection counts as broken."""
+    checked = SinkOptions.parse({"url": f"{server.url}?socket_timeout=0.5", "stream": "out", "waitReplicas": "1"})
+    patience = replace(checked.address.patience, limit=3.0, replicas=1.5)
+    with pytest.raises(ReplicationError, match="0 of 1 replicas"):
+        write([frame([1])], with_patience(checked, patience), batch_of(0))
 
 
 def test_a_replica_that_has_everything_lets_the_task_end(redis_server: Server) -> None:

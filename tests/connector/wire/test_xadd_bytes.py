@@ -110,9 +110,23 @@ def test_a_column_of_fields_is_written_field_by_field(
         assert filled[at].as_py() == len(fields) // 2
 
 
-def test_what_cannot_be_written_as_a_date_is_refused() -> None:
-    late = pa.array([2**62], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
-    with pytest.raises(SchemaError, match="column 't' holds a timestamp"):
+LATE = pa.array([2**62], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        LATE,
+        pa.StructArray.from_arrays([LATE], ["at"]),
+        pa.ListArray.from_arrays([0, 1], LATE.cast(pa.timestamp("us"))),
+        pa.MapArray.from_arrays([0, 1], LATE, pa.array([1])),
+        pa.StructArray.from_arrays([pa.array([2**31 - 1], pa.int32()).cast(pa.date32())], ["day"]),
+    ],
+    ids=["timestamp", "struct", "array", "key of a map", "date"],
+)
+def test_what_cannot_be_written_as_a_date_is_refused(late: pa.Array) -> None:
+    """Also within JSON, in which Arrow's text for it would be written as the value."""
+    with pytest.raises(SchemaError, match="column 't' holds a (timestamp|date)"):
         text_columns(pa.RecordBatch.from_arrays([late], ["t"]), "omit")
 
 

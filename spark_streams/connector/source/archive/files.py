@@ -92,7 +92,10 @@ class ArchiveTable:
             # deltalake would take `file:/folder` for a URI.
             files = _delta_files(self.path if "://" in self.path else os.path.abspath(self.path))
             paths = [path for path in files if ArchiveFile(path, 0, day_of(path)).may_hold(after, last)]
-            return [info for info in store.get_file_info(paths) if _exists(info)]
+            found: list[fs.FileInfo] = store.get_file_info(paths)
+            if gone := [info.path for info in found if info.type == fs.FileType.NotFound]:
+                raise FileNotFoundError(gone[0])
+            return found
         infos: list[fs.FileInfo] = []
         for folder in top:
             if folder.base_name[:1] in ("_", "."):
@@ -114,15 +117,9 @@ class ArchiveTable:
         return data
 
 
-def _exists(info: fs.FileInfo) -> bool:
-    if info.type == fs.FileType.NotFound:
-        raise FileNotFoundError(info.path)
-    return True
-
-
 def day_of(path: str) -> int | None:
-    """Return the first millisecond of the date in a path; None if it has none, as rows whose ID is no time."""
-    part = next((part for part in path.split("/") if part.startswith(_DATE)), "")
+    """Return the first millisecond of the last date in a path; None if it has none, as rows whose ID is no time."""
+    part = next((part for part in reversed(path.split("/")) if part.startswith(_DATE)), "")
     try:
         date = datetime.date.fromisoformat(part.removeprefix(_DATE))
     except ValueError:

@@ -43,9 +43,8 @@ class ArchivePage(EntryPage):
         length = fields.offsets[-1].as_py() - begin if len(ids) else 0
         offsets = pc.subtract(fields.offsets, pa.scalar(begin, pa.int32())) if len(ids) else pa.array([0], pa.int32())
         names, values = (part.slice(begin, length).cast(pa.binary()) for part in (fields.keys, fields.items))
-        is_binary = pa.types.is_binary(fields.type.key_type)
         self._fields = (offsets, names, values)
-        if not is_binary and pc.any(pc.equal(names, HEX.encode())).as_py():
+        if not pa.types.is_binary(fields.type.key_type) and pc.any(pc.equal(names, HEX.encode())).as_py():
             self._fields = _without_hex(offsets, names, values)
 
     def rows_of(self, counts: Sequence[int]) -> Index:

@@ -325,6 +325,14 @@ def test_a_file_uri_names_a_folder(server: Server, client: redis.Redis, tmp_path
             BatchSourceOptions.parse({"streams": "s", "archivePath": uri})
 
 
+def test_the_date_of_a_file_is_that_of_its_own_folder(server: Server, client: redis.Redis, tmp_path: Path) -> None:
+    """Such as a copy of the archive in a folder of the day of the copy."""
+    add(client, range(10))
+    (tmp_path / "date=2099-01-01").mkdir()
+    Archiver(client, tmp_path / "date=2099-01-01" / "a").archive(10)
+    assert numbers(read(reader(server, tmp_path / "date=2099-01-01" / "a"))) == list(range(10))
+
+
 # -- Delta -------------------------------------------------------------------------------------------------------------
 
 

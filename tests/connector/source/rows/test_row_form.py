@@ -36,6 +36,15 @@ def test_tuples_have_the_values_of_the_batch() -> None:
     assert list(tuples_of(batch())) == ROWS
 
 
+def test_a_map_with_a_name_twice_gives_spark_both_pairs() -> None:
+    """As the map of an entry's bytes may have. PySpark takes a dict, and asks it for its items."""
+    pairs = [(b"a", b"1"), (b"a", b"2"), (b"b", b"3")]
+    entry = pa.RecordBatch.from_arrays([pa.array([pairs], pa.map_(pa.binary(), pa.binary()))], ["_fields"])
+    [[fields]] = tuples_of(entry)
+    assert fields == {b"a": b"2", b"b": b"3"}
+    assert list(fields.items()) == pairs
+
+
 def test_a_batch_without_columns_has_rows() -> None:
     empty = pa.RecordBatch.from_struct_array(pa.array([{}, {}], pa.struct([])))
     assert list(tuples_of(empty)) == [(), ()]
