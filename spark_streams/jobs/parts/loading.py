@@ -53,9 +53,9 @@ class FileLog(NamedTuple):
     @classmethod
     def read(cls, spark: SparkSession, checkpoint: str) -> FileLog:
         """Read the files of a checkpoint, on any file system of Spark's."""
-        contents = _read_checkpoint(spark, checkpoint)
-        if "metadata" not in contents:
+        if read_text(spark, checkpoint, "metadata") is None:
             return cls()
+        contents = _read_checkpoint(spark, checkpoint)
         committed = [Path(path).name for path in contents if path.startswith("commits/")]
         last = max((int(name) for name in committed if name.isdigit()), default=-1)
         log_offset = _LOG_OFFSET.search(contents.get(f"offsets/{last}", ""))

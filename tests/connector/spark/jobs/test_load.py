@@ -39,7 +39,11 @@ def run(server: Server, spark: SparkSession, tmp_path: Path, monkeypatch: pytest
             f"url={server.url}", "sink.stream=out", f"input.path={tmp_path}/in", "input.schema=n INT",
             f"job.checkpoint={tmp_path}/checkpoint", *settings,
         ]  # fmt: skip
-        job = Job("load", load(None, given, {**ACCESS_SHAPE, **PROGRAM.shape}, PROGRAM.required), Console(quiet=True))
+        job = Job(
+            "load",
+            load(None, given, {**ACCESS_SHAPE, **PROGRAM.shape}, PROGRAM.required),
+            Console(quiet=not check, soft_wrap=True),
+        )
         job.check = check
         PROGRAM.body(job)
         return job.summary
@@ -170,3 +174,15 @@ def test_a_file_that_grows_while_its_load_is_interrupted_is_loaded_as_it_is_now(
     write(folder / "a.csv", range(rows + 6), age=-60)
     with pytest.raises(JobError, match="was changed at"):
         run()
+
+
+def test_a_check_reads_no_checkpoint_below_its_own(
+    run: Load, server: Server, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(folder / "a.csv", range(10))
+    run("sink.stream=other", f"job.checkpoint={folder.parent}/checkpoint/below")
+    with pytest.raises(CheckedError):
+        run(check=True)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "loaded before 0" in shown
+    assert "(continues)" not in shown
