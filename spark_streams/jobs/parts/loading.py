@@ -28,6 +28,7 @@ from spark_streams.connector.running.ending import cut
 from spark_streams.connector.sink.batch_commit import LoadLease, rows_written
 from spark_streams.connector.sink.fields import USES_OF_COLUMN, check_writable
 from spark_streams.connector.spark.arrow import arrow_schema
+from spark_streams.connector.spark.running_pyspark import quoted
 from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.connection import Server
 from spark_streams.jobs.job import Facts, Job, JobPart
@@ -154,8 +155,11 @@ class Files(JobPart):
                 )
         check_writable(arrow_schema(rows.schema))
         self.times = self.list(spark)
-        counts = rows.groupBy("_metadata.file_path").count().collect()
-        self.rows = {normalize_path(unquote(row["file_path"])): row["count"] for row in counts}
+        # Spark drops a malformed row (mode DROPMALFORMED) only if it reads the column that is malformed.
+        is_dropping = "dropmalformed" in (value.lower() for value in self._options.values())
+        values = [F.count(quoted(name)) for name in rows.columns] if is_dropping else []
+        counts = rows.groupBy("_metadata.file_path").agg(F.count("*"), *values).collect()
+        self.rows = {normalize_path(unquote(row[0])): row[1] for row in counts}
         path = self._path
         if len(self.times) == 1 and _GLOB.isdisjoint(path) and next(iter(self.times)).endswith(f"/{Path(path).name}"):
             path = f"{path[:-1]}[{path[-1]}]"  # Spark's file source reads a folder or a pattern, not a single file

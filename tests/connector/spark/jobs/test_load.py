@@ -176,6 +176,14 @@ def test_a_file_that_grows_while_its_load_is_interrupted_is_loaded_as_it_is_now(
         run()
 
 
+def test_rows_that_spark_drops_are_no_rows_of_a_file(run: Load, server: Server, folder: Path) -> None:
+    write(folder / "a.csv", range(10), age=60)
+    with (folder / "a.csv").open("a") as file:
+        file.write("broken\n")
+    assert counts(run("input.options.mode=dropMalformed")) == (10, 0, 0)
+    assert counts(run("input.options.mode=dropMalformed")) == (0, 10, 0)
+
+
 def test_a_check_reads_no_checkpoint_below_its_own(
     run: Load, server: Server, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
