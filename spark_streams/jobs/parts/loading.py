@@ -35,7 +35,7 @@ from spark_streams.connector.wire.connection import Server
 from spark_streams.jobs.job import Facts, Job, JobPart
 from spark_streams.jobs.job_columns import FOREIGN, JobColumns
 from spark_streams.jobs.job_config import FREE
-from spark_streams.jobs.output.ownership import read_text, write_text
+from spark_streams.jobs.output.ownership import check_checkpoint, read_text, write_text
 from spark_streams.jobs.output.table_columns import SELF_DESCRIBING
 from spark_streams.jobs.parts.query import RunProgress, run_batches, trigger_of
 
@@ -226,7 +226,8 @@ class Load(JobPart):
 
     def resume(self, spark: SparkSession) -> None:
         """Find out what earlier runs have loaded. Raises JobError if one of their files was changed, or if they have
-        filled another stream."""
+        filled another stream; TableError for a checkpoint in a table."""
+        check_checkpoint(spark, self._checkpoint)
         log = FileLog.read(spark, self._checkpoint)
         log.require_unchanged(self._files.times)
         self._loaded = sum(count for file, count in self._files.rows.items() if file in log.files)

@@ -385,6 +385,20 @@ def test_a_table_of_the_catalog_names_its_owner(
         spark.sql(f"DROP TABLE IF EXISTS {name}")
 
 
+@pytest.mark.parametrize("job", ["aggregate", "load"])
+def test_a_checkpoint_in_the_table_of_another_job_is_refused(
+    spark: SparkSession, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str
+) -> None:
+    """Readers of the table would fail, and its own job would not start again."""
+    fill(server)
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "a.json").write_text('{"n": 1}\n')
+    run(spark, monkeypatch, "etl", config("etl", server, tmp_path))
+    other = config(job, server, tmp_path, checkpoint="table/a/checkpoint")
+    refused(spark, monkeypatch, job, other, "job.checkpoint '.*' lies in another table, '.*/table'")
+    assert not (tmp_path / "table" / "a").exists()
+
+
 def as_query(spark: SparkSession, query: str, table: TableConfig, rows: DataFrame) -> Callable[[int], None]:
     """A job that has found no owner, and writes batches as this query."""
     writer = table.open(spark, "table", table.fit(spark, rows.schema))
