@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_streams.connector.deadletter.envelope import dead_letter_fields
 from tests.connector.deadletter.making import fill, numbers
 from tests.jobs.work import CONF, ROOT, call
 from tools.servers.server import Server
@@ -56,6 +57,19 @@ def test_a_dry_run_counts_and_a_run_moves_the_selected_dead_letters(
     only = ("letters.fields.n=61", 'letters.of_streams=["s"]', "redrive.to=retry")
     assert call(monkeypatch, *arguments(tmp_path, *only)) == 0
     assert numbers(server, "retry") == [61]
+
+
+def test_a_field_that_selects_dead_letters_may_have_any_name(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    envelope = {"stream": "s", "id": "1-0", "group": "g", "stage": "read", "reason": "odd"}
+    with server.client() as client:
+        for n, name, value in ((b"1", b"a=b", b"c"), (b"2", b"a", b"b=c")):
+            fields = dead_letter_fields([b"n", n, name, value], envelope)
+            client.execute_command("XADD", DEAD, "*", *fields)
+    monkeypatch.setenv("RSTREAM_URL", server.url)
+    assert call(monkeypatch, *arguments(tmp_path, 'letters.fields={"a=b" = "c"}', "redrive.to=retry")) == 0
+    assert numbers(server, "retry") == [1]
 
 
 @pytest.mark.in_turn

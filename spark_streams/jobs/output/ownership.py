@@ -290,7 +290,8 @@ _ALWAYS = ("job.checkpoint", "job.log", "job.metrics_file", "source.archivePath"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/+")
 _SAME_STORE = {"s3a": "s3", "s3n": "s3", "abfs": "abfss", "wasb": "wasbs"}
 # What is in a folder if it is the one of something: all of one row.
-_MARKS = (
+Mark = tuple[tuple[str, ...], str]
+_MARKS: tuple[Mark, ...] = (
     ((RECORD,), "another table"),
     (("_delta_log",), "a Delta table"),
     (("offsets", "commits"), "the checkpoint of a query"),
@@ -316,6 +317,11 @@ class NamedPlace(NamedTuple):
     @property
     def is_local(self) -> bool:
         return self.normal.startswith("/")
+
+    @property
+    def spark_path(self) -> str:
+        """The path for Spark, without a slash at its end."""
+        return (self.normal if self.is_local else self.path).rstrip("/")
 
     def is_in(self, other: NamedPlace) -> bool:
         """Whether this is the other place, or lies in it."""
@@ -369,25 +375,36 @@ def _is_file(text: str) -> bool:
 
 def check_surroundings(spark: SparkSession, table: NamedPlace) -> None:
     """Raise TableError if an output or a checkpoint lies in the folder of a table, or around it."""
-    path = table.normal.rstrip("/") if table.is_local else table.path.rstrip("/")
-    for around in _folders_around(path):
-        try:
-            kind = _kind_of(spark, around)
-        except Py4JJavaError:
-            continue  # this user may not look into it, so it is none of this user's outputs
-        if kind:
-            raise TableError(
-                f"{table.where} {table.path!r} lies in {kind}, {around!r}: one output must not be within another; set "
-                f"another {table.where}"
-            )
+    path = table.spark_path
+    _check_around(spark, table, path, _MARKS)
     for below in _folders_below(spark, path):
-        if kind := _kind_of(spark, below):
+        if kind := _kind_of(spark, below, _MARKS):
             raise TableError(
                 f"{kind}, {below!r}, lies in {table.where} {table.path!r}: one output must not be within another; set "
                 f"another {table.where}, or move what lies in it"
             )
-    if kind := next((kind for marks, kind in _MARKS[2:] if _has(spark, path, marks)), ""):
+    if kind := _kind_of(spark, path, _MARKS[2:]):
         raise TableError(f"{table.where} {table.path!r} is {kind}: set another {table.where}")
+
+
+def check_checkpoint(spark: SparkSession, path: str) -> None:
+    """Raise TableError if the checkpoint of a job is a table, or lies in one."""
+    checkpoint = NamedPlace("job.checkpoint", path)
+    _check_around(spark, checkpoint, f"{checkpoint.spark_path}/", _MARKS[:2])
+
+
+def _check_around(spark: SparkSession, place: NamedPlace, path: str, marks: Sequence[Mark]) -> None:
+    """Raise TableError if a folder above the last slash of a path has these marks. place: what the path is of."""
+    for around in _folders_around(path):
+        try:
+            kind = _kind_of(spark, around, marks)
+        except Py4JJavaError:
+            continue  # this user may not look into it, so it is none of this user's outputs
+        if kind:
+            raise TableError(
+                f"{place.where} {place.path!r} lies in {kind}, {around!r}: one output must not be within another; set "
+                f"another {place.where}"
+            )
 
 
 def _folders_around(path: str) -> Iterator[str]:
@@ -411,9 +428,9 @@ def _folders_below(spark: SparkSession, path: str) -> Iterator[str]:
             waiting.append(f"{folder}/{name}")
 
 
-def _kind_of(spark: SparkSession, path: str) -> str:
-    """Return what the folder is, "" if it is nothing known."""
-    return next((kind for marks, kind in _MARKS if _has(spark, path, marks)), "")
+def _kind_of(spark: SparkSession, path: str, marks: Sequence[Mark]) -> str:
+    """Return what the folder is by these marks, "" if it has none of them."""
+    return next((kind for names, kind in marks if _has(spark, path, names)), "")
 
 
 def _has(spark: SparkSession, path: str, marks: Sequence[str]) -> bool:

@@ -144,6 +144,18 @@ class CatalogTable(OwnableTable):
             named.select(*columns).write.mode("overwrite").insertInto(self._place)
 
 
+def folder_of_table(spark: SparkSession, name: str) -> str | None:
+    """Return the folder that a table of the catalog has or, in Spark's own catalog, will have. None: it is unknown."""
+    if spark.catalog.tableExists(name):
+        rows = spark.sql(f"DESCRIBE TABLE EXTENDED {name}").collect()
+        return next((row["data_type"] for row in reversed(rows) if row["col_name"] == "Location"), None)
+    parser: JavaObject = spark._jsparkSession.sessionState().sqlParser()
+    parts: list[str] = parser.parseMultipartIdentifier(name).mkString("\n").split("\n")
+    database, table = [spark.catalog.currentDatabase(), *parts][-2:]
+    found = spark.catalog.databaseExists(database)
+    return f"{spark.catalog.getDatabase(database).locationUri}/{table.lower()}" if found else None
+
+
 def owner_of_table(spark: SparkSession, name: str) -> ownership.Owner | None:
     """Return the owner that a table of the catalog records, None without one, or without the table."""
     if not spark.catalog.tableExists(name):

@@ -22,7 +22,7 @@ from spark_streams.jobs.output.deltalake_table import DeltalakeTable
 from spark_streams.jobs.output.owned_table import Compaction, OwnableTable, OwnedTable, TableSettings
 from spark_streams.jobs.output.ownership import Claimant, NamedPlace, Owner, check_surroundings
 from spark_streams.jobs.output.pyiceberg_table import PyicebergTable
-from spark_streams.jobs.output.spark_tables import AppendedTable, BatchFolders, CatalogTable
+from spark_streams.jobs.output.spark_tables import AppendedTable, BatchFolders, CatalogTable, folder_of_table
 from spark_streams.jobs.output.table_columns import (
     DELTA,
     DELTALAKE,
@@ -233,6 +233,13 @@ class TableConfig(TableSettings):
     def folder(self) -> NamedPlace | None:
         """The table's folder, None if it has a name instead."""
         return None if self.path is None else NamedPlace(f"{self.where}.path", self.path)
+
+    def place_in(self, spark: SparkSession) -> NamedPlace | None:
+        """Return the table's folder, also of one in a catalog, or its name if the folder is unknown. None: neither."""
+        if not self.name:
+            return self.folder
+        folder = None if self.kind == PYICEBERG else folder_of_table(spark, self.name)
+        return NamedPlace(f"{self.where}.name", folder or f"{self.catalog or 'catalog'}://{self.name.lower()}")
 
     def check_owner(self, spark: SparkSession, claimant: Claimant, ours: Owner) -> str:
         """Return what `--check` says about the owner. Raises TableError for another one, or for a nested output.

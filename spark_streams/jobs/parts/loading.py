@@ -22,18 +22,20 @@ from pyspark.sql import functions as F
 
 from spark_streams.base.given_text import from_milliseconds
 from spark_streams.connector.errors import ConfigError, InvalidOptionError, JobError, RStreamError
+from spark_streams.connector.keys import head_key
 from spark_streams.connector.lag.survey import view_streams
 from spark_streams.connector.options.access_options import SinkOptions
 from spark_streams.connector.running.ending import cut
 from spark_streams.connector.sink.batch_commit import LoadLease, rows_written
 from spark_streams.connector.sink.fields import USES_OF_COLUMN, check_writable
 from spark_streams.connector.spark.arrow import arrow_schema
+from spark_streams.connector.spark.running_pyspark import quoted
 from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.connection import Server
 from spark_streams.jobs.job import Facts, Job, JobPart
 from spark_streams.jobs.job_columns import FOREIGN, JobColumns
 from spark_streams.jobs.job_config import FREE
-from spark_streams.jobs.output.ownership import read_text, write_text
+from spark_streams.jobs.output.ownership import check_checkpoint, read_text, write_text
 from spark_streams.jobs.output.table_columns import SELF_DESCRIBING
 from spark_streams.jobs.parts.query import RunProgress, run_batches, trigger_of
 
@@ -53,9 +55,9 @@ class FileLog(NamedTuple):
     @classmethod
     def read(cls, spark: SparkSession, checkpoint: str) -> FileLog:
         """Read the files of a checkpoint, on any file system of Spark's."""
-        contents = _read_checkpoint(spark, checkpoint)
-        if "metadata" not in contents:
+        if read_text(spark, checkpoint, "metadata") is None:
             return cls()
+        contents = _read_checkpoint(spark, checkpoint)
         committed = [Path(path).name for path in contents if path.startswith("commits/")]
         last = max((int(name) for name in committed if name.isdigit()), default=-1)
         log_offset = _LOG_OFFSET.search(contents.get(f"offsets/{last}", ""))
@@ -154,8 +156,11 @@ class Files(JobPart):
                 )
         check_writable(arrow_schema(rows.schema))
         self.times = self.list(spark)
-        counts = rows.groupBy("_metadata.file_path").count().collect()
-        self.rows = {normalize_path(unquote(row["file_path"])): row["count"] for row in counts}
+        # Spark drops a malformed row (mode DROPMALFORMED) only if it reads the column that is malformed.
+        is_dropping = "dropmalformed" in (value.lower() for value in self._options.values())
+        values = [F.count(quoted(name)) for name in rows.columns] if is_dropping else []
+        counts = rows.groupBy("_metadata.file_path").agg(F.count("*"), *values).collect()
+        self.rows = {normalize_path(unquote(row[0])): row[1] for row in counts}
         path = self._path
         if len(self.times) == 1 and _GLOB.isdisjoint(path) and next(iter(self.times)).endswith(f"/{Path(path).name}"):
             path = f"{path[:-1]}[{path[-1]}]"  # Spark's file source reads a folder or a pattern, not a single file
@@ -220,12 +225,20 @@ class Load(JobPart):
             view_streams(server, [self._stream])  # raises an error if the key is no stream
 
     def resume(self, spark: SparkSession) -> None:
-        """Find out what earlier runs have loaded. Raises JobError if one of their files was changed."""
+        """Find out what earlier runs have loaded. Raises JobError if one of their files was changed, or if they have
+        filled another stream; TableError for a checkpoint in a table."""
+        check_checkpoint(spark, self._checkpoint)
         log = FileLog.read(spark, self._checkpoint)
         log.require_unchanged(self._files.times)
         self._loaded = sum(count for file, count in self._files.rows.items() if file in log.files)
         self._progress, self._log = RunProgress(log.query, log.last), log
         with connect(self._sink.address) as server:
+            if self._loaded and not server.execute("EXISTS", head_key(self._stream.encode(), log.query)):
+                raise JobError(
+                    f"{self._checkpoint} has loaded {self._loaded:,} rows, and stream {self._stream!r} at "
+                    f"{self._sink.address} has no record of it: the rows are in another stream, or were deleted. Set "
+                    "sink.stream and url back, or set another job.checkpoint, which loads all files into this stream"
+                )
             self._rows_before = self._count_rows(server, self._progress)
 
     def plan(self) -> Facts:

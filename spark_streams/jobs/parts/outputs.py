@@ -157,14 +157,6 @@ def outputs_of(config: Config, access: Mapping[str, str]) -> list[JobOutput]:
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"two outputs are called {name!r}: give each output its own name")
-    named = [
-        (output.to.catalog, output.to.name.lower())
-        for output in outputs
-        if isinstance(output.to, TableConfig) and output.to.name
-    ]
-    for catalog_and_name in named:
-        if named.count(catalog_and_name) > 1:
-            raise ConfigError(f"two outputs write table {catalog_and_name[1]}: give each output its own table")
     return outputs
 
 
@@ -218,9 +210,6 @@ class Outputs(WrittenPart):
     def __init__(self, job: Job, rules: Rules) -> None:
         self._job, self._rules = job, rules
         self._outputs = outputs_of(job.config, job.access)
-        tables = [output.to for output in self._outputs if isinstance(output.to, TableConfig)]
-        folders = [table.folder for table in tables if table.folder is not None]
-        check_places(folders, other_places(job.config, job.config_file))
         self._sql: str | None = job.get("sql.query") or None
         self._written: Counter[str] = Counter()
         if self._sql is None and not rules.needs_spark:
@@ -233,13 +222,16 @@ class Outputs(WrittenPart):
             good: Rows with the columns that the outputs will get.
 
         Raises:
-            ConfigError: Spark cannot analyze the SQL, or cannot write a format.
+            ConfigError: Spark cannot analyze the SQL, or cannot write a format; or two outputs share a place.
             TableError: The columns do not fit a table that exists, or it belongs to another query.
         """
         try:
             rows = good if self._sql is None else apply_sql(good, self._sql)
         except Exception as error:
             raise ConfigError(f"sql.query: {first_line(error)}") from error
+        tables = [output.to for output in self._outputs if isinstance(output.to, TableConfig)]
+        places = [place for table in tables if (place := table.place_in(good.sparkSession)) is not None]
+        check_places(places, other_places(self._job.config, self._job.config_file))
         claimant = Claimant.of_job(self._job, good.sparkSession)
         for output in self._outputs:
             output.check_rows(rows, claimant)

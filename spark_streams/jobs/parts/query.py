@@ -197,7 +197,8 @@ class Query(JobPart):
         self._checkpoint = Path(job.get("job.checkpoint").removeprefix("file:"))
         self._watching: Watch | None = None
         self._progress, self._is_cut = RunProgress(), False
-        check_feedback_loop(options, {key: sink for part in written for key, sink in part.streams().items()})
+        sinks = {key: sink for part in written for key, sink in part.streams().items()}
+        check_feedback_loop(options, sinks)
         check_target_time(job, options.target_batch_time)
         self._patience = job.duration("job.stop_within", "30s") / 1000
         try:
@@ -224,7 +225,9 @@ class Query(JobPart):
                 self.waiting = None
             else:
                 self.waiting += view.length if group is None else group.pending + (group.lag or 0)
-        self._moved_before = _count_added(options)
+        # What the job itself adds to a stream cannot be told from what the source moves there.
+        is_shared = options.dead_letter_stream in [sink.stream for sink in sinks.values()]
+        self._moved_before = None if is_shared else _count_added(options)
 
     def _require_streams(self, server: Server, source: Source, existing: Mapping[str, StreamView]) -> None:
         """Raise StreamMissingError as `source.must_exist` says."""
@@ -300,13 +303,12 @@ class Query(JobPart):
             self._progress = run_batches(job, writer, end, self.waiting or None, entries_done, RunProgress())
 
     def summary(self) -> Facts:
-        dead_letter_stream = self._source.dead_letter_stream
         # Entries that the source moved before they became rows. (Other clients may write to that stream, too.)
-        moved = _count_added(self._source) - self._moved_before if dead_letter_stream is not None else 0
+        added, before = _count_added(self._source), self._moved_before
         return {
             "entries": self._progress.entries,
             "entries_per_second": round(self._progress.rate),
-            **({} if dead_letter_stream is None else {"moved_by_source": moved}),
+            **({} if added is None or before is None else {"moved_by_source": added - before}),
             **({"cut": True} if self._is_cut else {}),
         }
 
@@ -318,10 +320,10 @@ def _inputs(server: Server, source: SourceOptions) -> list[str]:
     return Inputs().filter_inputs(server, bounded(source.without_excluded(matching)).streams)
 
 
-def _count_added(source: SourceOptions) -> int:
-    """Return how many entries were ever added to the dead-letter stream of the source, 0 without one."""
+def _count_added(source: SourceOptions) -> int | None:
+    """Return how many entries were ever added to the dead-letter stream of the source, None without one."""
     if source.dead_letter_stream is None:
-        return 0
+        return None
     with connect(source.address) as server:
         views = view_streams(server, [source.dead_letter_stream])
     return 0 if not views else views[0].length if views[0].added is None else views[0].added

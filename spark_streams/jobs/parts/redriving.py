@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
+from spark_streams.base.given_text import assignment
 from spark_streams.base.printable import printable
 from spark_streams.connector.deadletter import redrive, transform
 from spark_streams.connector.deadletter.letter_page import parse_criteria
@@ -54,7 +55,7 @@ class Letters(JobPart):
                 raise ConfigError(f"letters.{name} must be a list of strings, not {values!r}")
         self.criteria = parse_criteria(
             **lists,
-            fields=[f"{name}={value}" for name, value in job.plain_options("letters.fields").items()],
+            fields=[assignment(name, value) for name, value in job.plain_options("letters.fields").items()],
             first=job.get("letters.first_id"),
             last=job.get("letters.last_id"),
             older=job.get("letters.older"),

@@ -23,6 +23,7 @@ from spark_streams.connector.watch.lineage.datasets import Dataset, sink_dataset
 from spark_streams.jobs.job import Facts, Job, JobPart, WrittenPart
 from spark_streams.jobs.job_config import FREE
 from spark_streams.jobs.output.one_task import Pages, map_in_arrow
+from spark_streams.jobs.output.ownership import check_checkpoint
 
 
 class Source(JobPart):
@@ -42,6 +43,7 @@ class Source(JobPart):
 
     def __init__(self, job: Job) -> None:
         self.given = job.options("source")
+        self._checkpoint: str | None = job.get("job.checkpoint")
         must_exist = self.given.pop("must_exist", None)
         if must_exist not in (None, "true", "false"):
             raise ConfigError(f"source.must_exist must be true or false, not {must_exist!r}")
@@ -61,6 +63,8 @@ class Source(JobPart):
             schema: The columns to read.
             more: Options in addition to those of `[source]`.
         """
+        if self._checkpoint:
+            check_checkpoint(spark, self._checkpoint)
         return spark.readStream.format("rstream").schema(schema).options(**{**self.given, **more}).load()
 
 

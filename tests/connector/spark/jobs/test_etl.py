@@ -115,6 +115,16 @@ def test_each_output_has_its_rows_once(
     assert seen() == before
 
 
+def test_of_a_stream_that_both_fill_nobody_says_how_many_the_source_moved(
+    spark: SparkSession, config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server counts the job's own dead letters, too."""
+    config["source"] |= {"mode": "deadletter", "deadLetterStream": "orders:dead"}
+    told = run(spark, config, monkeypatch).summary
+    assert (told["entries"], told["dead"], told["reasons"]) == (19, 1, {"nobody": 1})
+    assert "moved_by_source" not in told
+
+
 MESSY = """
 url = "{url}"
 source = {{streams = "messy", group = "etl", startingOffsets = "earliest", nullValue = "NA,null"}}

@@ -39,7 +39,11 @@ def run(server: Server, spark: SparkSession, tmp_path: Path, monkeypatch: pytest
             f"url={server.url}", "sink.stream=out", f"input.path={tmp_path}/in", "input.schema=n INT",
             f"job.checkpoint={tmp_path}/checkpoint", *settings,
         ]  # fmt: skip
-        job = Job("load", load(None, given, {**ACCESS_SHAPE, **PROGRAM.shape}, PROGRAM.required), Console(quiet=True))
+        job = Job(
+            "load",
+            load(None, given, {**ACCESS_SHAPE, **PROGRAM.shape}, PROGRAM.required),
+            Console(quiet=not check, soft_wrap=True),
+        )
         job.check = check
         PROGRAM.body(job)
         return job.summary
@@ -170,3 +174,35 @@ def test_a_file_that_grows_while_its_load_is_interrupted_is_loaded_as_it_is_now(
     write(folder / "a.csv", range(rows + 6), age=-60)
     with pytest.raises(JobError, match="was changed at"):
         run()
+
+
+def test_another_stream_gets_all_files_by_another_checkpoint_only(run: Load, server: Server, folder: Path) -> None:
+    """Otherwise it would have none of the files that the checkpoint names, and the summary would call them loaded."""
+    write(folder / "empty.csv", range(0), age=60)
+    write(folder / "a.csv", range(10), age=30)
+    assert counts(run("sink.stream=other")) == (10, 0, 0)
+    for check in (True, False):
+        with pytest.raises(JobError, match="stream 'out' at .* has no record of it.*set another job.checkpoint"):
+            run(check=check)
+    assert counts(run(f"job.checkpoint={folder.parent}/new")) == (10, 0, 0)
+    assert order(server) == list(range(10))
+
+
+def test_rows_that_spark_drops_are_no_rows_of_a_file(run: Load, server: Server, folder: Path) -> None:
+    write(folder / "a.csv", range(10), age=60)
+    with (folder / "a.csv").open("a") as file:
+        file.write("broken\n")
+    assert counts(run("input.options.mode=dropMalformed")) == (10, 0, 0)
+    assert counts(run("input.options.mode=dropMalformed")) == (0, 10, 0)
+
+
+def test_a_check_reads_no_checkpoint_below_its_own(
+    run: Load, server: Server, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(folder / "a.csv", range(10))
+    run("sink.stream=other", f"job.checkpoint={folder.parent}/checkpoint/below")
+    with pytest.raises(CheckedError):
+        run(check=True)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "loaded before 0" in shown
+    assert "(continues)" not in shown

@@ -385,6 +385,39 @@ def test_a_table_of_the_catalog_names_its_owner(
         spark.sql(f"DROP TABLE IF EXISTS {name}")
 
 
+@pytest.mark.parametrize("other", ['name = "Default.{name}"', 'path = "{folder}"', 'path = "{folder}/inner"'])
+def test_a_table_of_the_catalog_and_another_output_share_no_folder(
+    spark: SparkSession, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    """Batches of both outputs have one name: the second output would replace the rows of the first one."""
+    fill(server)
+    name = f"t{abs(hash(tmp_path)):x}"
+    place = other.format(name=name, folder=f"{spark.catalog.getDatabase('default').locationUri}/{name}")
+    text = config("etl", server, tmp_path).replace(f'table.path = "{tmp_path}/table"', f'table.name = "{name}"')
+    both = f'{text}\n[[output]]\nname = "few"\nwhere = "n < 3"\ntable.{place}\n'
+    try:
+        refused(spark, monkeypatch, "etl", both, "share a folder: give each output a folder of its own")
+        run(spark, monkeypatch, "etl", text)
+        refused(spark, monkeypatch, "etl", both, "share a folder: give each output a folder of its own")
+        assert spark.table(name).count() == ENTRIES
+    finally:
+        spark.sql(f"DROP TABLE IF EXISTS {name}")
+
+
+@pytest.mark.parametrize("job", ["aggregate", "load"])
+def test_a_checkpoint_in_the_table_of_another_job_is_refused(
+    spark: SparkSession, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str
+) -> None:
+    """Readers of the table would fail, and its own job would not start again."""
+    fill(server)
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "a.json").write_text('{"n": 1}\n')
+    run(spark, monkeypatch, "etl", config("etl", server, tmp_path))
+    other = config(job, server, tmp_path, checkpoint="table/a/checkpoint")
+    refused(spark, monkeypatch, job, other, "job.checkpoint '.*' lies in another table, '.*/table'")
+    assert not (tmp_path / "table" / "a").exists()
+
+
 def as_query(spark: SparkSession, query: str, table: TableConfig, rows: DataFrame) -> Callable[[int], None]:
     """A job that has found no owner, and writes batches as this query."""
     writer = table.open(spark, "table", table.fit(spark, rows.schema))
