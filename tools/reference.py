@@ -58,6 +58,7 @@ TYPES = {
     "count": "integer ≥ 1",
     "shards": "integer, 1 to 256",
     "flag": "`true`, `false`",
+    "flag_or_auto": "`true`, `false`, `auto`",
     "streams": "names",
     "null_values": "texts",
     "location": "path",
@@ -82,8 +83,6 @@ def type_of(option: Option) -> str:
     inner = inspect.getclosurevars(option.parse).nonlocals if inspect.isfunction(option.parse) else {}
     if name == "one_of":
         return ", ".join(f"`{value}`" for value in inner["values"])
-    if name == "flag_or":
-        return f"{TYPES['flag']}, `{inner['word']}`"
     if name == "per_stream":
         return f"{_type_of_value(inner['parse_value'])}, or JSON of these by stream"
     return TYPES["parse" if name == "Address" else name]
