@@ -48,7 +48,7 @@ CONNECTOR = {
     "keys": set(),
     "counters": set(),
     "errors": set(),
-    "cdc": {"errors"},
+    "cdc": {"errors", "spark"},
     "spark": {"counters", "errors", "keys"},
     "wire": {"errors", "keys"},
     "shards": {"errors", "keys", "operator_commands", "wire"},
