@@ -383,11 +383,21 @@ def _schema(shape: Shape) -> dict[str, Json]:
     return {"type": "object", "additionalProperties": False, "properties": properties}
 
 
+def remedies() -> str:
+    """Return the table of docs/reference/data-loss.md, in Markdown."""
+    columns = "| what the query finds | `true`: stops with | `false`, alone in the group | `false`, shared group |"
+    lines = [
+        f"| {row.kind.value} | `{row.error.condition}`. {row.short} | {row.alone} | {row.shared or 'the same'} |"
+        for row in recovery.ROWS
+    ]
+    return "\n".join([columns, "|---|---|---|---|", *lines])
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "access-options": lambda: table_of(ACCESS),
     "source-options": source_options,
     "sink-options": sink_options,
-    "remedies": recovery.table,
+    "remedies": remedies,
     "errors": print_errors,
     "shared-options": print_shared_options,
     "decode-options": print_decode_options,
