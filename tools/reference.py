@@ -58,6 +58,7 @@ TYPES = {
     "count": "integer ≥ 1",
     "shards": "integer, 1 to 256",
     "flag": "`true`, `false`",
+    "flag_or_auto": "`true`, `false`, `auto`",
     "streams": "names",
     "null_values": "texts",
     "location": "path",
@@ -82,8 +83,6 @@ def type_of(option: Option) -> str:
     inner = inspect.getclosurevars(option.parse).nonlocals if inspect.isfunction(option.parse) else {}
     if name == "one_of":
         return ", ".join(f"`{value}`" for value in inner["values"])
-    if name == "flag_or":
-        return f"{TYPES['flag']}, `{inner['word']}`"
     if name == "per_stream":
         return f"{_type_of_value(inner['parse_value'])}, or JSON of these by stream"
     return TYPES["parse" if name == "Address" else name]
@@ -384,11 +383,21 @@ def _schema(shape: Shape) -> dict[str, Json]:
     return {"type": "object", "additionalProperties": False, "properties": properties}
 
 
+def remedies() -> str:
+    """Return the table of docs/reference/data-loss.md, in Markdown."""
+    columns = "| what the query finds | `true`: stops with | `false`, alone in the group | `false`, shared group |"
+    lines = [
+        f"| {row.kind.value} | `{row.error.condition}`. {row.short} | {row.alone} | {row.shared or 'the same'} |"
+        for row in recovery.ROWS
+    ]
+    return "\n".join([columns, "|---|---|---|---|", *lines])
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "access-options": lambda: table_of(ACCESS),
     "source-options": source_options,
     "sink-options": sink_options,
-    "remedies": recovery.table,
+    "remedies": remedies,
     "errors": print_errors,
     "shared-options": print_shared_options,
     "decode-options": print_decode_options,

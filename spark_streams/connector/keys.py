@@ -209,9 +209,10 @@ def origin_of(stream: str) -> str:
 
 @lru_cache(maxsize=4096)
 def slot_of(key: bytes) -> int:
-    """Return the slot of a key, of a cluster's 16,384. Source: Redis Cluster's specification."""
+    """Return the slot of a key, of a cluster's 16,384: its CRC16-CCITT (XMODEM). Source: Redis Cluster's
+    specification."""
     match = _TAG.match(key)
-    return crc16(key if match is None else match[1]) % SLOTS
+    return binascii.crc_hqx(key if match is None else match[1], 0) % SLOTS
 
 
 def hash_tag(stream: bytes) -> bytes:
@@ -219,7 +220,7 @@ def hash_tag(stream: bytes) -> bytes:
     match = _TAG.match(stream)
     if match is not None:
         return match[1]
-    return stream if b"}" not in stream else tag_of_slot(crc16(stream) % SLOTS)
+    return stream if b"}" not in stream else tag_of_slot(slot_of(stream))
 
 
 @lru_cache(maxsize=4096)
@@ -234,14 +235,9 @@ def _tags() -> Mapping[int, int]:
     numbers: dict[int, int] = {}
     number = 0
     while len(numbers) < SLOTS:
-        numbers.setdefault(crc16(b"%d" % number) % SLOTS, number)
+        numbers.setdefault(binascii.crc_hqx(b"%d" % number, 0) % SLOTS, number)
         number += 1
     return numbers
-
-
-def crc16(data: bytes) -> int:
-    """Return the CRC16-CCITT (XMODEM), from which a key's slot is computed."""
-    return binascii.crc_hqx(data, 0)
 
 
 # -- micro-batches, for the sink and in the tables that jobs write -----------------------------------------------------

@@ -216,7 +216,6 @@ class Sweeper:
     Not thread-safe."""
 
     def __init__(self, exactly: bool, now: Callable[[], float]) -> None:
-        self.removed = 0  # entries
         self._exactly = exactly
         self._now = now
         self.forget()
@@ -246,7 +245,7 @@ class Sweeper:
             for stream, state in states.items()
             if state.readers
         }
-        self._trim(server, [self._up_to(stream, state) for stream, state in states.items()])
+        server.execute_all([self._up_to(stream, state) for stream, state in states.items()], is_no_such_key)
         with_pending = [(stream, state) for stream, state in states.items() if state.needed < state.delivered]
         if self._exactly and with_pending and self._knows_acked is not False and self._now() >= self._walk_again:
             self._walk(server, with_pending)
@@ -263,19 +262,15 @@ class Sweeper:
             ("XTRIM", stream, "MINID", "=", str(state.delivered), "ACKED") for stream, state in with_pending
         ]
         if self._knows_acked is None:
-            self._knows_acked = not is_syntax_error(self._trim(server, commands[:1], is_syntax_error)[0])
+            [first] = server.execute_all(commands[:1], is_no_such_key, is_syntax_error)
+            self._knows_acked = not is_syntax_error(first)
         if not self._knows_acked:
             return
         begun = self._now()
-        self._trim(server, commands)
+        server.execute_all(commands, is_no_such_key)
         ended = self._now()
         if ended - begun > _SHORT:
             self._walk_again = ended + (_SHARE - 1) * (ended - begun)
-
-    def _trim(self, server: Server, commands: Sequence[Words], *known: Callable[[Reply], bool]) -> list[Reply]:
-        replies = server.execute_all(commands, is_no_such_key, *known)
-        self.removed += sum(reply for reply in replies if isinstance(reply, int))
-        return replies
 
 
 def knows_acked(server: Server, stream: str) -> bool:

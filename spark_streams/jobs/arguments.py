@@ -43,16 +43,6 @@ def job_options(command: F) -> F:
     return command
 
 
-def job_argument(command: F) -> F:
-    """Add the argument JOB: a job's name, with - or _ between its words."""
-    return click.argument("job", callback=_one_of(JOBS))(command)
-
-
-def sample_argument(command: F) -> F:
-    """Add the argument NAME: a job, or another sample that `rstream init` writes."""
-    return click.argument("name", callback=_one_of((*JOBS, *PROGRAMS, *MONITORING)))(command)
-
-
 def _one_of(names: Sequence[str]) -> Callable[[click.Context, click.Parameter, str], str]:
     def canonical_name(ctx: click.Context, param: click.Parameter, value: str) -> str:
         name = value.replace("-", "_")
@@ -63,3 +53,9 @@ def _one_of(names: Sequence[str]) -> Callable[[click.Context, click.Parameter, s
         return name
 
     return canonical_name
+
+
+# Add the argument JOB, a job's name, with - or _ between its words; and NAME, a job, or another sample that
+# `rstream init` writes.
+job_argument = click.argument("job", callback=_one_of(JOBS))
+sample_argument = click.argument("name", callback=_one_of((*JOBS, *PROGRAMS, *MONITORING)))

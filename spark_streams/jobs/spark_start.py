@@ -151,7 +151,8 @@ def write_properties(settings: Mapping[str, str]) -> PropertiesFile:
         return _write_named(text)
     descriptor = os.memfd_create("spark.properties", 0)  # 0: inherited
     os.fchmod(descriptor, 0o600)
-    _write(descriptor, text)
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(text)
     return PropertiesFile(f"/proc/self/fd/{descriptor}", descriptor)
 
 
@@ -182,15 +183,10 @@ def _write_named(text: bytes) -> PropertiesFile:
         start_new_session=True,  # a Ctrl-C does not end it before the others
     )
     os.close(ended)
-    _write(descriptor, text)
-    os.close(descriptor)
+    with open(descriptor, "wb") as file:
+        file.write(text)
     os.set_inheritable(held, True)
     return PropertiesFile(path, held)
-
-
-def _write(descriptor: int, text: bytes) -> None:
-    while text:
-        text = text[os.write(descriptor, text) :]
 
 
 _ARGUMENTS = "PYSPARK_SUBMIT_ARGS"

@@ -28,7 +28,7 @@ class House(NamedTuple):
 
 HOUSES = {
     "base": House((), {}, 800),
-    "connector": House(("base",), {"engine": ("engine", "engine.launch.embedded")}, 40_230),
+    "connector": House(("base",), {"engine": ("engine", "engine.launch.embedded")}, 40_175),
     "engine": House(("base",), {}, 13_300),
     "operations": House(
         ("base", "connector"),
@@ -48,7 +48,7 @@ CONNECTOR = {
     "keys": set(),
     "counters": set(),
     "errors": set(),
-    "cdc": {"errors"},
+    "cdc": {"errors", "spark"},
     "spark": {"counters", "errors", "keys"},
     "wire": {"errors", "keys"},
     "shards": {"errors", "keys", "operator_commands", "wire"},

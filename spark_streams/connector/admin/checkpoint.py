@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from spark_streams.base.ids import MIN_ID, StreamId
+from spark_streams.base.ids import MIN_ID
 from spark_streams.base.numbers import parse_number
 from spark_streams.connector.errors import InvalidOptionError, OffsetError
 from spark_streams.connector.keys import ICEBERG_BATCH, ICEBERG_QUERY, batch_kind_key, partition_name, record_key

@@ -35,11 +35,11 @@ from spark_streams.connector.cdc.event_values import (
     name_in_json,
     name_members,
     number_in_json,
-    quoted,
     read_json,
 )
 from spark_streams.connector.cdc.order import place
 from spark_streams.connector.errors import InvalidOptionError, SchemaError
+from spark_streams.connector.spark.running_pyspark import quoted
 
 # -- the placeholder of a value that is not in the event ---------------------------------------------------------------
 

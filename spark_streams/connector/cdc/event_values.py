@@ -30,10 +30,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-
-def quoted(text: str) -> str:
-    """Return a name in quotes."""
-    return f"`{text.replace('`', '``')}`"
+from spark_streams.connector.spark.running_pyspark import quoted
 
 
 def literal(text: str) -> str:

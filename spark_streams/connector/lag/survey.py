@@ -25,7 +25,6 @@ COUNTED = 10_000  # maximum of a lag that is counted entry by entry
 _COUNTED_TOGETHER = 200_000
 _PAGE = 1_000  # entries of a group per round trip
 _PAGE_BYTES = 16 << 20
-_COMMANDS = 4_000  # per round trip
 
 
 @dataclass(frozen=True)
@@ -119,9 +118,7 @@ def survey(
     refused is None, such an error is raised, except for TIME. max_groups: the others are only counted. Raises
     WrongKeyTypeError, ServerError.
     """
-    clock, *replies = fetch_replies(
-        server, [("TIME",), *[("XINFO", w, s) for s in streams for w in ("STREAM", "GROUPS")]]
-    )
+    clock, *replies = server.pipeline([("TIME",), *[("XINFO", w, s) for s in streams for w in ("STREAM", "GROUPS")]])
     # This machine's clock if the user may not read the server's.
     at_ms = time.time_ns() // 1_000_000 if isinstance(clock, ReplyError) else milliseconds(clock)
     if refused is not None and isinstance(clock, ReplyError):
@@ -150,14 +147,6 @@ def survey(
     _count(server, unknown, share if counted is None else counted, page)
     groups = tuple(_group_lag(draft, at_ms) for draft in drafts if not draft.is_deleted)
     return Survey(at_ms, tuple(stream_states), groups, left_out)
-
-
-def fetch_replies(server: Server, commands: Sequence[Sequence[Argument]]) -> list[Reply]:
-    """Return all replies in order, a few thousand commands per round trip. Error replies are returned as values."""
-    replies: list[Reply] = []
-    for start in range(0, len(commands), _COMMANDS):
-        replies += server.pipeline(commands[start : start + _COMMANDS])
-    return replies
 
 
 def _is_refused(
@@ -212,7 +201,7 @@ def _fetch_group_details(
             ("XINFO", "CONSUMERS", draft.key, draft.name),
             ("XPENDING", draft.key, draft.name),
         ]
-    replies = fetch_replies(server, commands)
+    replies = server.pipeline(commands)
     for number, draft in enumerate(drafts):
         ahead, oldest, consumers, summary = of_group = replies[4 * number : 4 * number + 4]
         for command, reply in zip(commands[4 * number : 4 * number + 4], of_group, strict=True):
@@ -246,7 +235,7 @@ def _fetch_oldest_of_consumers(server: Server, drafts: Sequence[_Draft]) -> None
         if consumer.pending and consumer.oldest_idle_ms is None
     ]
     commands = [("XPENDING", draft.key, draft.name, "-", "+", 1, draft.names[place]) for draft, place in incomplete]
-    for (draft, place), reply in zip(incomplete, fetch_replies(server, commands), strict=True):
+    for (draft, place), reply in zip(incomplete, server.pipeline(commands), strict=True):
         if isinstance(reply, ReplyError) or not reply:
             continue
         consumer = draft.consumers[place]
@@ -284,7 +273,7 @@ def _count(server: Server, drafts: Iterable[_Draft], limit: int, page_entries: i
             for draft, page in zip(uncounted, pages, strict=True)
         ]
         unfinished = []
-        for draft, page, reply in zip(uncounted, pages, fetch_replies(server, commands), strict=True):
+        for draft, page, reply in zip(uncounted, pages, server.pipeline(commands), strict=True):
             if isinstance(reply, ReplyError):
                 draft.is_deleted = True
                 continue

@@ -136,17 +136,12 @@ def flag(value: str) -> bool:
     return flags[value.lower()]
 
 
-def flag_or(word: str) -> Callable[[str], bool | None]:
-    """Return a parser for true, false, or a word that leaves the decision to the program: None."""
-
-    def parse(value: str) -> bool | None:
-        if value.lower() == word:
-            return None
-        if value.lower() not in ("true", "false"):
-            raise ValueError(f"must be true, false or {word}")
-        return flag(value)
-
-    return parse
+def flag_or_auto(value: str) -> bool | None:
+    """Parse true, false, or auto, which leaves the decision to the program: None."""
+    flags = {"true": True, "false": False, "auto": None}
+    if value.lower() not in flags:
+        raise ValueError("must be true, false or auto")
+    return flags[value.lower()]
 
 
 def one_of(*values: str) -> Callable[[str], str]:

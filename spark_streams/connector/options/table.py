@@ -167,7 +167,7 @@ _HOW_MUCH = (
     ),
     Option(
         "arrowBatches",
-        parsers.flag_or("auto"),
+        parsers.flag_or_auto,
         "Whether tasks pass Arrow record batches to Spark, or tuples, which are slower. `auto`: tuples if the platform "
         "is known not to take batches everywhere ([platforms](platforms.md#databricks)).",
         shown="`auto`",

@@ -95,11 +95,6 @@ class DecodeProcess:
         self._running: _Running | None = None
         self._ended: Callable[[], int | None] = lambda: None  # ends the process, once; at the latest with this one
 
-    @property
-    def pid(self) -> int | None:
-        """ID of the process that was started last, None if there is none."""
-        return None if self._running is None else self._running.process.pid
-
     def decode(self, pairs: Sequence[tuple[bytes, bytes]], is_strict: bool) -> list[Shown]:
         """Return what the fields of a page are, in their order. is_strict: raise RegistryError if a registry cannot be
         asked."""

@@ -97,7 +97,7 @@ class HistoryReader(SameVersion, DataSourceStreamReader, data_source.SupportsTri
                 return _with_history(position, further)
             self._finished = history
         if history.lost():
-            self._live.batches.ask(partial(self._require_unread, history=history))
+            self._live.batches.ask(lambda client: require_unread(client.server, self._archive, history))
         end = self._live.latestOffset(position, limit)
         return start if end == position else end
 
@@ -140,9 +140,6 @@ class HistoryReader(SameVersion, DataSourceStreamReader, data_source.SupportsTri
             return history
         streams = self._live.batches.streams
         return begin_history(client, streams, self._archive, self._live.resolved_options, begin)
-
-    def _require_unread(self, client: GroupClient, history: History) -> None:
-        require_unread(client.server, self._archive, history)
 
     def _ends_after(self, history: History, limit: data_source.ReadLimit) -> Iterator[Cut]:
         """Return the ends of the batches after `history.read`. They are found once per run."""

@@ -341,7 +341,6 @@ def cut(entry_range: Range, probes: Sequence[Probe], entries: int, length: int) 
 @dataclass(frozen=True)
 class ProbedSection:
     first: StreamId  # position of its probe
-    upto: StreamId  # position of the next probe, or end of the range
     count: int  # of entries
     is_exact: bool  # the count is no estimate
     seen: StreamId | None  # the last ID of the section that the probe returned, None if there is none
@@ -360,7 +359,7 @@ def _estimates(entry_range: Range, probes: Sequence[Probe], length: int) -> list
         reaches_below = below is not None and inside[-1:] == [below]
         is_exact = probe.is_last or len(inside) < len(probe.ids) or reaches_below
         count = len(inside) if is_exact else max(len(inside), min(length, _estimate(probe, end)))
-        sections.append(ProbedSection(probe.position, upto, count, is_exact, inside[-1] if inside else None, end))
+        sections.append(ProbedSection(probe.position, count, is_exact, inside[-1] if inside else None, end))
     return sections
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import operator
 import os
 import socket
 import time
@@ -450,19 +451,13 @@ def _check_listed(named: Named) -> None:
 
 
 def _is_host(value: str, entry: str) -> bool:
-    if value.startswith(_UNIX) or entry.startswith(_UNIX):
-        return (
-            value.startswith(_UNIX) and entry.startswith(_UNIX) and _is_within(*(_path(url) for url in (value, entry)))
-        )
+    if value.startswith(_UNIX) and entry.startswith(_UNIX):
+        return _is_within(value.removeprefix(_UNIX), entry.removeprefix(_UNIX))
     requested, allowed = server_url.host_and_port(value.casefold()), server_url.host_and_port(entry.casefold())
     if requested is None or allowed is None or allowed[1] not in (None, requested[1]):
         return False
     host, pattern = requested[0], allowed[0]
     return host.endswith(pattern[1:]) if pattern.startswith("*.") else host == pattern
-
-
-def _path(url: str) -> str:
-    return url.removeprefix(_UNIX)
 
 
 def _is_within(value: str, entry: str) -> bool:
@@ -482,13 +477,9 @@ def _is_engine(value: str, entry: str) -> bool:
     return _is_within(value, entry)
 
 
-def _is_same(value: str, entry: str) -> bool:
-    return value == entry
-
-
 _LISTS: dict[str, Callable[[str, str], bool]] = {
     HOSTS: _is_host,
     FILES: _is_within,
-    PROVIDERS: _is_same,
+    PROVIDERS: operator.eq,
     EMBEDDED_ENGINES: _is_engine,
 }

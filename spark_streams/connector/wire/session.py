@@ -45,7 +45,7 @@ from spark_streams.connector.wire.connect import (
     invalidate_topology,
     leave_if_replica,
 )
-from spark_streams.connector.wire.connection import Argument, Connection, Reply, ReplyError, Server
+from spark_streams.connector.wire.connection import Connection, ReplyError, Server
 from spark_streams.connector.wire.named_errors import FULL, REDIRECTIONS, Memory, node_of_a_cluster, server_full
 
 # -- log lines about unavailable servers: one log per process, however many sessions wait for one server ---------------
@@ -301,10 +301,6 @@ class Session:
                 return step(server)
             except (errors.RStreamError, ReplyError) as error:
                 self.wait_before_retry(error)
-
-    def execute(self, *arguments: Argument) -> Reply:
-        """Run one command that may safely run twice."""
-        return self.run(lambda server: server.execute(*arguments))
 
     def wait_before_retry(self, error: errors.RStreamError | ReplyError) -> None:
         """Wait before a retry on a new connection. Raises the error itself if it is not transient,

@@ -134,7 +134,7 @@ def test_a_thousand_streams_take_a_handful_of_round_trips(
     assert machine_seconds() - began < 5
     assert len(seen.groups) == 1000
     assert {(one.lag, one.pending) for one in seen.groups} == {(1, 1)}
-    assert len(trips) <= 3
+    assert len([count for count in trips if count]) <= 3  # a pipeline of no commands sends nothing
 
 
 def test_a_server_before_redis_7_tells_less_and_the_lag_is_counted(

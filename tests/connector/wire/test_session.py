@@ -35,7 +35,7 @@ def connections_of(session: Session, errors: list[Exception]) -> list[Connection
 def test_a_step_is_run_again_on_a_new_connection_where_one_was_lost(session: Session) -> None:
     first, second = connections_of(session, [ServerUnreachableError("lost")])
     assert first is not second
-    assert session.execute("PING") == b"PONG"
+    assert session.run(lambda server: server.execute("PING")) == b"PONG"
 
 
 @pytest.mark.parametrize(("said", "is_kept"), [("OOM command not allowed", True), ("READONLY a replica", False)])

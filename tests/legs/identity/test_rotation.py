@@ -83,7 +83,7 @@ def test_a_connection_that_lives_long_logs_in_again_when_there_is_another_passwo
         session.renew_login()
         assert logins(admin) == before + 1
         assert session.get() is server
-        assert session.execute("ACL", "WHOAMI") == b"app"
+        assert session.run(lambda server: server.execute("ACL", "WHOAMI")) == b"app"
 
 
 def test_a_new_password_that_the_server_does_not_know_yet_ends_no_connection(
@@ -138,4 +138,4 @@ def test_at_first_an_empty_password_file_is_an_error_at_once(rotation: Rotation,
     with Session(address, is_known=True) as session:
         filling = threading.Timer(0.3, rotation.file.write_text, [f"{rotation.passwords[-1]}\n"])
         filling.start()
-        assert session.execute("ACL", "WHOAMI") == b"app"
+        assert session.run(lambda server: server.execute("ACL", "WHOAMI")) == b"app"

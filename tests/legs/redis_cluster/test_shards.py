@@ -29,7 +29,7 @@ def keys_there(cluster: RedisCluster) -> dict[str | None, list[int]]:
     found: dict[str, list[Row]] = {}
     with Session(Address.parse(cluster.url), is_known=True) as session:
         for name in NAMES:
-            entries = session.execute("XRANGE", name, "-", "+")
+            entries = session.get().execute("XRANGE", name, "-", "+")
             pairs = [dict(zip(fields[::2], fields[1::2], strict=True)) for _, fields in entries]
             found[name] = [(pair[b"key"].decode(), int(pair[b"n"])) for pair in pairs]
     return by_key(found)

@@ -201,11 +201,14 @@ def test_a_connection_is_left_when_its_master_is_replaced(redis_server: Server) 
         until(lambda: one.asked == 2, "nobody asked what had happened before the subscription")
         one.publish()
         until(lambda: one.asked == 3, "nobody listened")
-        assert session.execute("PING") == b"PONG"
+        assert session.run(lambda server: server.execute("PING")) == b"PONG"
         assert session.get() is first, "nothing has changed"
         one.epoch = 1
         one.publish()
-        until(lambda: session.execute("PING") and session.get() is not first, "the connection was kept")
+        until(
+            lambda: session.run(lambda server: server.execute("PING")) and session.get() is not first,
+            "the connection was kept",
+        )
 
 
 def test_options_take_it_as_they_take_any_url(sentinels: Sentinels) -> None:

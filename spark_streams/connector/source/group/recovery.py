@@ -365,16 +365,6 @@ def _words(finding: Finding, place: MessageContext) -> dict[str, object]:
     }
 
 
-def table() -> str:
-    """Return the table of docs/reference/data-loss.md, in Markdown."""
-    columns = "| what the query finds | `true`: stops with | `false`, alone in the group | `false`, shared group |"
-    lines = [
-        f"| {row.kind.value} | `{row.error.condition}`. {row.short} | {row.alone} | {row.shared or 'the same'} |"
-        for row in ROWS
-    ]
-    return "\n".join([columns, "|---|---|---|---|", *lines])
-
-
 class RunCounters:
     """What a run has counted so far (model.counters.TABLE)."""
 

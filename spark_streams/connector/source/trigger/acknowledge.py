@@ -164,6 +164,11 @@ class LoggedBatch:
         read = self.start.taken_from
         return self.run.has_acknowledged(self.start) or (bool(read) and self.settled.knows(read))
 
+    def taken_by_others(self, acknowledged: int) -> int:
+        """Return how many entries of the batch others have claimed or acknowledged, if so many were acknowledged. It
+        counts those that others have handed over, too."""
+        return max(0, self.start.held - acknowledged) if self.has_others else 0
+
 
 @dataclass
 class Acknowledging:
@@ -202,10 +207,11 @@ class Acknowledging:
     def _commit(self, client: GroupClient, batch: LoggedBatch, posted: int, is_read: bool) -> int:
         """Acknowledge the batch, and return how many entries were. A warning tells of those that others have taken."""
         entries, start = posted + self.role.commit(client, batch.settled, is_read), batch.start
-        if batch.has_others and start.has_pending_list and batch.run.acknowledged is not None and entries < start.held:
+        taken = batch.taken_by_others(entries)
+        if taken and start.has_pending_list and batch.run.acknowledged is not None:
             _log.warning(
                 "%s written entries of group %r were claimed or acknowledged by others: claimed ones come again",
-                f"{start.held - entries:,} of {start.held:,}", start.group,
+                f"{taken:,} of {start.held:,}", start.group,
             )  # fmt: skip
         return entries
 

@@ -172,7 +172,7 @@ class Trigger:
                 run, jobs = self.acknowledging.in_background(client, batch)
             else:
                 run, entries = self.acknowledging.at_once(client, batch)
-                is_taken = state.has_others and entries < state.start.held
+                is_taken = batch.taken_by_others(entries) > 0
         return replace(contents, run=run), jobs, is_taken
 
     def _run_after(self, state: QueryState, contents: BatchContents, is_batch: bool) -> RunState:
