@@ -11,56 +11,51 @@ ONLY = "--only"  # bound of a change: stream, group, ID
 
 
 def seek_command(stream: str, group: str, position: object, consumer: str = "") -> str:
-    """Return the command that sets a stopped query's group to a position. consumer: of the query, if it may be missing
-    from the group."""
+    """Return the command that sets a stopped query's group. consumer: of the query, if the group may lack it."""
     named = ["--consumer", consumer] if consumer else []
-    return _command("groups seek", stream, group, "--to", str(position), *named, "--yes")
+    return command_on(stream, "groups seek", "--group", group, "--to", str(position), *named, "--yes")
 
 
 def create_command(stream: str, group: str, position: object) -> str:
     """Return the command that creates a group at a position."""
-    return _command("groups create", stream, group, "--start", str(position), "--yes")
+    return command_on(stream, "groups create", "--group", group, "--start", str(position), "--yes")
 
 
 def delete_consumer_command(stream: str, group: str, consumer: str) -> str:
     """Return the command that deletes a consumer of a group. The command refuses if entries are pending for it."""
-    return _command("groups delete", stream, group, "--consumer", consumer, "--yes")
+    return command_on(stream, "groups delete", "--group", group, "--consumer", consumer, "--yes")
 
 
 def acknowledge_command(stream: str, group: str, consumer: str) -> str:
     """Return the command that acknowledges all entries that are pending for a consumer: they are not read again."""
-    return _command("groups ack", stream, group, "--consumer", consumer, "--yes")
+    return command_on(stream, "groups ack", "--group", group, "--consumer", consumer, "--yes")
 
 
-def pending_command(stream: str, group: str) -> str:
-    """Return the command that lists the first pending entries of a group."""
-    return _command("pending", stream, group, "--entries", "20")
+def claim_command(stream: str, group: str, consumer: str) -> str:
+    """Return the command that hands the entries that are pending for a consumer to another one, CONSUMER."""
+    return command_on(stream, "groups claim", "--group", group, "--from", consumer, "--to", "CONSUMER")
 
 
 def forget_command(stream: str, group: str) -> str:
     """Return the command that shows what an idle group holds back. With --yes it lets the group hold nothing back."""
     exact = ["--exact"] if is_pattern(stream) or is_pattern(group) else []
-    name = ["--", stream] if stream.startswith("-") else [stream]
-    return shell_line(["groups", "prune", "--hold", "--idle", "1d", *exact, f"--group={group}", *name])
+    return command_on(stream, "groups prune", "--hold", "--idle", "1d", *exact, f"--group={group}")
 
 
 def redrive_command(stream: str) -> str:
     """Return the command that sends dead letters, or entries that wait for a retry, back to their streams."""
-    return f"rstream dead redrive {shlex.join([stream, '--yes'])}"
+    return command_on(stream, "dead redrive", "--yes")
 
 
 def delete_shards_command(stream: str, *options: str) -> str:
     """Return the command that deletes a sharded stream. The command refuses if entries are unread."""
-    return f"rstream shards {shlex.join([stream, '--delete', *options, '--yes'])}"
+    return command_on(stream, "shards", "--delete", *options, "--yes")
 
 
-def recreate_shards_command(stream: str) -> str:
-    """Return the command that creates lost shards again, empty."""
-    return f"rstream shards {shlex.join([stream, '--recreate', '--yes'])}"
-
-
-def _command(name: str, stream: str, group: str, *options: str) -> str:
-    return f"rstream {name} {shlex.join([stream, '--group', group, *options])}"
+def command_on(stream: str, name: str, *options: str) -> str:
+    """Return a command on a stream, which may have any name, as one line for a POSIX shell."""
+    words = [*options, "--", stream] if stream.startswith("-") else [stream, *options]
+    return shell_line([*name.split(), *words])
 
 
 def shell_line(arguments: Sequence[str]) -> str:

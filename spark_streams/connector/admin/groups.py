@@ -24,6 +24,7 @@ from spark_streams.base.pattern import escape
 from spark_streams.connector.deadletter.waiting_entries import WaitingEntries, waiting_entries, waiting_of
 from spark_streams.connector.errors import GroupInUseError, StreamMissingError, StreamStateError
 from spark_streams.connector.keys import PREFIX, key_beside, key_of_query, keys_of_consumer, keys_of_group
+from spark_streams.connector.operator_commands import command_on
 from spark_streams.connector.options.parsers import MOST_DELAYS
 from spark_streams.connector.options.table import SOURCE
 from spark_streams.connector.retention import (
@@ -147,7 +148,8 @@ def fetch_group(
     info = group_named(group, groups)
     if info is None or is_no_group(consumers) or is_no_such_key(consumers):
         raise StreamStateError(
-            f"no group {group!r} of stream {stream!r} at {server.address}. To list its groups: rstream groups {stream}"
+            f"no group {group!r} of stream {stream!r} at {server.address}. To list its groups: "
+            f"{command_on(stream, 'groups list')}"
         )
     infos = tuple(consumers_in(consumers))
     of_keys = tuple(_queries_of_keys(keys, stream, group))
@@ -389,6 +391,6 @@ def waiting_lines(waiting: Mapping[bytes, int]) -> list[str]:
     """Return a line for each stream with entries of a deleted group that wait for a retry or are returned. Pure."""
     return [
         f"{entries:,} entries of the group in {stream!r} wait for a retry, and are not deleted. A query with "
-        f"retryDelay and a group of the same name reads them. To show them: rstream dead list {stream}"
+        f"retryDelay and a group of the same name reads them. To show them: rstream dead list"
         for stream, entries in ((key.decode("utf-8", "backslashreplace"), count) for key, count in waiting.items())
     ]

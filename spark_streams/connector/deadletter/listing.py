@@ -36,6 +36,7 @@ from spark_streams.connector.deadletter.envelope import names_origin, raw, text
 from spark_streams.connector.deadletter.transform import DeadLetter
 from spark_streams.connector.deadletter.waiting_entries import WaitingEntries, waiting_entries
 from spark_streams.connector.keys import read_retry_stream
+from spark_streams.connector.operator_commands import command_on
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connection import Server
 from spark_streams.connector.wire.lines import Index
@@ -322,10 +323,8 @@ def explain_no_match(stream: str, criteria: letter_page.Criteria, counts: KindCo
         if patterns and not any(letter_page.matches_value(name, patterns, value) for value in values):
             shown = " or ".join(map(repr, patterns))
             return f"no dead letter of {stream} has {name} {shown}. It has: {_listed(values)}"
-    return (
-        f"none of the {counts.letters:,} dead letters of {stream} matches all criteria. To count them by kind: rstream "
-        f"dead list {stream}"
-    )
+    how = command_on(stream, "dead list")
+    return f"none of the {counts.letters:,} dead letters of {stream} matches all criteria. To count them by kind: {how}"
 
 
 def _listed(values: Counter[str]) -> str:

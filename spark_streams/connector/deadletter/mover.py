@@ -40,7 +40,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
@@ -52,7 +51,7 @@ from spark_streams.connector.deadletter.post import watch_destinations
 from spark_streams.connector.deadletter.redrive_plan import Decision, PagePlan, RedrivePart
 from spark_streams.connector.errors import RedriveTakenError, RStreamError, ServerReplyError, StreamStateError
 from spark_streams.connector.keys import key_beside
-from spark_streams.connector.operator_commands import redrive_command
+from spark_streams.connector.operator_commands import redrive_command, shell_words
 from spark_streams.connector.wire.connection import Argument, Connection, Reply, Server
 from spark_streams.connector.wire.replies import WATCHED_TRIES, execute_packed, find_errors, is_wrong_type, transact
 from spark_streams.connector.wire.session import Session
@@ -255,7 +254,7 @@ def _find_appended(run: RedriveRun, to: bytes, positions: Mapping[bytes, bytes])
             f"stream {run.stream!r} at {run.session.address}: a redrive to stream {text(to)!r} ended while it moved "
             f"dead letters, and {len(missing)} of them have no entry there, for example {text(min(missing))}. They "
             "were refused, or their entries were removed since. Delete with XDEL those that were processed. Then "
-            f"delete the note on them, and start the redrive again: redis-cli DEL {shlex.quote(key)}"
+            f"delete the note on them, and start the redrive again: redis-cli DEL {shell_words([key])}"
         )
     return appended
 

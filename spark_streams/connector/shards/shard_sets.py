@@ -23,7 +23,7 @@ from spark_streams.base.ids import MIN_ID
 from spark_streams.base.numbers import parse_number
 from spark_streams.connector.errors import NotPermittedError, ShardsError
 from spark_streams.connector.keys import RetryStream, delays_key, read_retry_stream, shards_key
-from spark_streams.connector.operator_commands import delete_shards_command, recreate_shards_command
+from spark_streams.connector.operator_commands import command_on, delete_shards_command, shell_words
 from spark_streams.connector.shards.names import MAX_SHARDS, may_be_in_shards, possible_names, shards_of
 from spark_streams.connector.wire.connection import Reply, ReplyError, Server
 from spark_streams.connector.wire.replies import (
@@ -168,7 +168,7 @@ def plain_and_shards(server: Server, snapshot: ShardsSnapshot) -> ShardsError:
     return ShardsError(
         f"stream {snapshot.stream!r} at {server.address} is in {shard_set.count} shards, but there is also a plain "
         f"stream of that name, with {length:,} entries. Find and stop its writer, then delete the plain stream "
-        f"(`redis-cli DEL {snapshot.stream}`)"
+        f"(`redis-cli DEL {shell_words([snapshot.stream])}`)"
     )
 
 
@@ -176,12 +176,12 @@ def _lost(server: Server, snapshot: ShardsSnapshot) -> ShardsError:
     stream, shard_set = snapshot.stream, snapshot.shard_set
     assert shard_set is not None
     key = "" if snapshot.registered is not None else f", and so is key {shards_key(stream).decode()!r}"
-    more = len(snapshot.lost) - _SHOWN
+    more, recreate = len(snapshot.lost) - _SHOWN, command_on(stream, "shards", "--recreate", "--yes")
     names = ", ".join(map(repr, snapshot.lost[:_SHOWN])) + (f" and {more} more" if more > 0 else "")
     return ShardsError(
         f"{len(snapshot.lost)} of the {shard_set.count} shards of stream {stream!r} at {server.address} are lost{key}: "
         f"{names}. Their entries and groups are not on the server any more. Restore them from a replica or a backup. "
-        f"If that is not possible, run `{recreate_shards_command(stream)}`: it creates the lost shards empty, and a "
+        f"If that is not possible, run `{recreate}`: it creates the lost shards empty, and a "
         "query with a checkpoint then names or counts the lost entries (failOnDataLoss)"
     )
 
@@ -382,12 +382,12 @@ def _plain(server: Server, stream: str, length: int) -> ShardsError:
         return ShardsError(
             f"stream {stream!r} at {server.address} is a plain stream with {length:,} entries, so it cannot be in "
             "shards. Write to another name. Or let the query read the stream to its end, stop the query, and delete "
-            f"the stream (`redis-cli DEL {stream}`)"
+            f"the stream (`redis-cli DEL {shell_words([stream])}`)"
         )
     return ShardsError(
         f"stream {stream!r} at {server.address} is a plain stream without entries: a query that waits for it has "
-        f"created it. Stop the query, delete the stream (`redis-cli DEL {stream}`), and start the query with "
-        "option shards, or after the writer"
+        f"created it. Stop the query, delete the stream (`redis-cli DEL {shell_words([stream])}`), and start the query "
+        "with option shards, or after the writer"
     )
 
 

@@ -17,6 +17,7 @@ from spark_streams.base.pattern import NamesAndPatterns, matches
 from spark_streams.connector.deadletter.input_streams import own_dead_letter_streams
 from spark_streams.connector.errors import ShardsError
 from spark_streams.connector.keys import MicroBatchName, batch_kind_key, is_product_key
+from spark_streams.connector.operator_commands import shell_words
 from spark_streams.connector.options.source_options import ReadOptions, SourceOptions
 from spark_streams.connector.shards.names import Shard
 from spark_streams.connector.shards.shard_sets import (
@@ -65,11 +66,12 @@ def require_shards_of(checkpoint: Iterable[str], options: SourceOptions, sharded
                 f"stream has {current[0].count}. It was deleted and created again. Start the query with a new "
                 "checkpoint and startingOffsets=earliest"
             )
+        quoted = shell_words([shard.stream])
         raise ShardsError(
             f"the checkpoint has {shard.count} shards of stream {shard.stream!r}, but {options.address} has none of "
             "them and no key that registers them. The server has lost them. If a query has created an empty stream "
-            f"of that name since (`redis-cli XLEN {shard.stream}` prints 0), delete it "
-            f"(`redis-cli DEL {shard.stream}`). Start the query with option shards={shard.count}: it then reports "
+            f"of that name since (`redis-cli XLEN {quoted}` prints 0), delete it "
+            f"(`redis-cli DEL {quoted}`). Start the query with option shards={shard.count}: it then reports "
             "how much is lost (failOnDataLoss)"
         )
 

@@ -15,6 +15,7 @@ import click
 from spark_streams.base.printable import json_text, shortened
 from spark_streams.base.units import counted, duration
 from spark_streams.connector.errors import ConfigError, StreamStateError
+from spark_streams.connector.operator_commands import command_on
 from spark_streams.operations.commands import shared
 from spark_streams.operations.commands.dry_run import change_line, say_bounds, up_to_last, yes_option
 from spark_streams.operations.commands.print_entry import (
@@ -299,7 +300,7 @@ def _no_such_dead_letter(server: Server, stream: str, entry: str) -> StreamState
         return no_such_entry(server, stream, entry)
     return StreamStateError(
         f"entry {entry} of stream {stream!r} is not a dead letter, or does not match the other options; "
-        f"rstream show {stream} {entry} shows it"
+        f"{command_on(stream, 'show', entry)} shows it"
     )
 
 

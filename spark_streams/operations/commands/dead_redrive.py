@@ -12,7 +12,7 @@ from spark_streams.base.pattern import is_pattern
 from spark_streams.base.printable import name_text
 from spark_streams.base.units import counted
 from spark_streams.connector.keys import is_product_key
-from spark_streams.connector.operator_commands import shell_line
+from spark_streams.connector.operator_commands import command_on
 from spark_streams.operations.commands import shared
 from spark_streams.operations.commands.dead import (
     FilterOptions,
@@ -171,11 +171,9 @@ def _readers(url: str, report: RedriveReport) -> dict[str, list[str]]:
 
 def _allowing(report: RedriveReport, streams: Sequence[str]) -> str:
     """Return the command that sends dead letters back to these streams."""
-    flags = ["exact"] if any(map(is_pattern, streams)) else []
     typed = typed_options(click.get_current_context(), "allow", "exact", "recorded", "yes", "as_json")
-    words = ["dead", "redrive", *typed, *bounds_of({"allow": streams}, *flags), *([] if report.dry_run else ["--yes"])]
-    name = ["--", report.stream] if report.stream.startswith("-") else [report.stream]
-    return shell_line([*words, *name])
+    flags = [name for name, is_set in (("exact", any(map(is_pattern, streams))), ("yes", not report.dry_run)) if is_set]
+    return command_on(report.stream, "dead redrive", *typed, *bounds_of({"allow": streams}, *flags))
 
 
 def _bounds(report: RedriveReport, options: RedriveOptions) -> list[str]:

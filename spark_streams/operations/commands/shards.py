@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from spark_streams.connector.errors import StreamStateError
-from spark_streams.connector.operator_commands import redrive_command
+from spark_streams.connector.operator_commands import command_on, redrive_command
 from spark_streams.operations.commands.dry_run import change_line, yes_option
 from spark_streams.operations.commands.exit_codes import only_reads
 from spark_streams.operations.commands.shared import connect, json_option, print_json, print_table, say, url_option
@@ -229,5 +229,5 @@ def _require_read(server: Server, shard_set: ShardSet, returned: Sequence[str]) 
             reader = f"group {late[0]!r} has not" if late else "no group has"
             raise StreamStateError(
                 f"nothing was deleted: {reader} read all entries of {view.stream!r} at {server.address}; "
-                f"rstream lag {shard_set.stream} shows how far groups are behind; --force deletes unread entries, too"
+                f"{command_on(shard_set.stream, 'lag')} shows how far groups are behind; --force deletes unread entries"
             )

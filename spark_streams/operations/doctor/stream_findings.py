@@ -12,7 +12,7 @@ from spark_streams.base.units import counted, size
 from spark_streams.connector.admin.groups import find_with_running_query
 from spark_streams.connector.errors import RStreamError, WrongKeyTypeError
 from spark_streams.connector.lag.survey import GroupLag, StreamSummary, survey, trimmed_line
-from spark_streams.connector.operator_commands import forget_command
+from spark_streams.connector.operator_commands import command_on, forget_command
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.connection import Connection, Reply, ReplyError
@@ -71,7 +71,7 @@ def _released(server: Connection, stream: str, groups: Sequence[GroupInfo]) -> F
             yield ServerFinding(
                 Level.NOTE, _STREAMS, f"stream {stream!r}: {count:,} entries of group {group!r} were released",
                 "a consumer returned them (XNACK). The next batch of a query of this group takes them",
-                f"start a query of the group. To list them: rstream pending {stream}",
+                f"start a query of the group. To list them: {command_on(stream, 'pending')}",
             )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ from spark_streams.connector.admin.groups import (
 )
 from spark_streams.connector.errors import GroupInUseError, StreamStateError
 from spark_streams.connector.keys import keys_of_consumer
-from spark_streams.connector.operator_commands import create_command
+from spark_streams.connector.operator_commands import claim_command, create_command
 from spark_streams.connector.wire.connection import Argument, ReplyError, Server
 from spark_streams.connector.wire.replies import is_no_group, is_no_such_key
 from spark_streams.connector.wire.xinfo import ConsumerInfo, consumers_in, group_named
@@ -163,8 +163,8 @@ def delete_consumer(
     if deleted.pending and not forget_pending:
         raise StreamStateError(
             f"{deleted.pending:,} entries of stream {stream!r} are pending for consumer {consumer!r} of group "
-            f"{group!r}, and would not be delivered again. Hand them over first (rstream groups claim "
-            f"{stream} --group {group} --from {consumer} --to …), or drop them with --forget-pending"
+            f"{group!r}, and would not be delivered again. Hand them over first "
+            f"({claim_command(stream, group, consumer)}), or drop them with --forget-pending"
         )
     acknowledged = yield from acknowledge(server, snapshot, Choice((consumer,), last=min(last, snapshot.position)))
     deleted.pending = acknowledged.entries

@@ -17,6 +17,7 @@ from spark_streams.connector.admin.groups import (
     set_mark,
 )
 from spark_streams.connector.errors import StreamStateError, UnsupportedError
+from spark_streams.connector.operator_commands import claim_command, command_on
 from spark_streams.connector.wire.connection import Argument, Reply, Server
 from spark_streams.connector.wire.replies import is_unknown_command, pairs
 from spark_streams.connector.wire.xinfo import RELEASED_IDLE, SHOWN, group_named
@@ -155,7 +156,7 @@ def require_consumer(snapshot: GroupSnapshot, consumer: str) -> None:
     if not snapshot.consumers_named([consumer]):
         raise StreamStateError(
             f"group {snapshot.group!r} of stream {snapshot.stream!r} has no consumer {consumer!r}. To list its "
-            f"consumers: rstream pending {snapshot.stream}"
+            f"consumers: {command_on(snapshot.stream, 'pending')}"
         )
 
 
@@ -358,8 +359,8 @@ def _committed_position(server: Server, snapshot: GroupSnapshot, consumer: str) 
     if mark is None:
         return None
     instead = (
-        "Start the query without noAck, repeat this command while it runs, and set noAck again when rstream pending "
-        f"{snapshot.stream} --group {snapshot.group} shows nothing"
+        "Start the query without noAck, repeat this command while it runs, and set noAck again when "
+        f"{command_on(snapshot.stream, 'pending', '--group', snapshot.group)} shows nothing"
     )
     require_pending_list(snapshot, consumer, mark, instead)
     return min(mark.id, MAX_ID.previous())
@@ -431,6 +432,6 @@ def _require_xnack(server: Server, snapshot: GroupSnapshot, consumer: str, mode:
     if is_unknown_command(reply):
         raise UnsupportedError(
             f"the server at {server.address} cannot release entries: it has no XNACK, which came with Redis 8.8. Hand "
-            "the entries to a consumer of the group: rstream groups claim "
-            f"{snapshot.stream} --group {snapshot.group} --from {consumer} --to CONSUMER"
+            "the entries to a consumer of the group: "
+            f"{claim_command(snapshot.stream, snapshot.group, consumer)}"
         )

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from spark_streams.base.ids import MAX_ID, StreamId
 from spark_streams.base.printable import name_text
 from spark_streams.connector.errors import StreamStateError
+from spark_streams.connector.operator_commands import command_on
 from spark_streams.connector.wire.connection import Argument, PageSizer, Reply, ReplyError, Server
 from spark_streams.connector.wire.replies import is_no_such_key, portions_of
 from spark_streams.connector.wire.xinfo import group_named, stream_states
@@ -129,8 +130,8 @@ def positions_of(server: Server, streams: Sequence[Name], group: str) -> dict[Na
         info = group_named(group, reply)
         if info is None:
             raise StreamStateError(
-                f"no group {group!r} of stream {name_text(command[2])!r} at {server.address}; rstream groups "
-                f"{name_text(command[2])} lists its groups"
+                f"no group {group!r} of stream {name_text(command[2])!r} at {server.address}; "
+                f"{command_on(name_text(command[2]), 'groups list')} lists its groups"
             )
         positions[command[2]] = info.last_delivered
     return positions

@@ -34,6 +34,7 @@ from spark_streams.connector.errors import (
     ShardsError,
 )
 from spark_streams.connector.keys import is_product_key
+from spark_streams.connector.operator_commands import command_on
 from spark_streams.connector.wire.connection import ReplyError, Server, pack
 from spark_streams.connector.wire.replies import execute_packed, is_id_refusal, is_no_such_key
 from spark_streams.connector.wire.scan import missing
@@ -56,7 +57,7 @@ def find_range(
     if shard_set := fetch_shard_sets(server, [stream]).get(stream):
         raise ShardsError(
             f"stream {stream!r} at {server.address} is in {shard_set.count} shards, which are streams of their own; "
-            f"name each of them, for example {shard_set.names[0]!r} (rstream shards {stream} lists them)"
+            f"name each of them, for example {shard_set.names[0]!r} ({command_on(stream, 'shards')} lists them)"
         )
     head = stream_states(server, [stream])[stream]
     if not head.exists:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 
 import pytest
 import redis
+from click.testing import CliRunner
 
 from spark_streams.base.pattern import NamesAndPatterns, escape, matches
+from spark_streams.cli import main
 from spark_streams.connector.options.source_options import SourceOptions
+from spark_streams.connector.source.commit_mark import committed_key
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect
 from spark_streams.operations.monitor.snapshots import StreamFilter
-from tests.operations.groups.conftest import Rstream, RstreamJson
+from tests.operations.groups.conftest import APART, Rstream, RstreamJson
 from tools.servers.server import Server
 
 # A stream whose name is also a pattern, and a stream that this pattern matches.
@@ -176,3 +181,32 @@ def test_words_are_divided() -> None:
     words = NamesAndPatterns.divide(("a*", "b*", "c", "c"), {"a*", "c"})
     assert (words.names, words.patterns) == ({"a*", "c"}, ("b*",))
     assert [name for name in ("a*", "ab", "b*", "bc", "c", "cc") if words.selects(name)] == ["a*", "b*", "bc", "c"]
+
+
+REMEDIES = [
+    (("groups", "seek", "--group", "none", "--to", "latest"), ["groups", "list"]),
+    (("groups", "claim", "--group", "g", "--from", "nobody", "--to", "ann"), ["pending"]),
+    (("groups", "delete", "--group", "g", "--consumer", "bob", "--even-active"), ["groups", "claim"]),
+    (("groups", "delete", "--group", "g", "--consumer", "bob", "--even-active", "--yes"), ["groups", "claim"]),
+    (("lag", "--group", "none", "--max", "1"), ["groups", "list"]),
+    (("tail", "--group", "none"), ["groups", "list"]),
+    (("replay", "--group", "g", "--from", "1-0"), ["groups", "seek"]),
+    (("dead", "redrive"), ["dead", "redrive"]),
+]
+
+
+@pytest.mark.parametrize("stream", ["x; touch stolen #", "a b", "-x", "or\x1b[31mders", "it's", "seek"])
+def test_a_shell_runs_each_remedy_on_the_stream_of_that_name(server: Server, client: redis.Redis, stream: str) -> None:
+    """Any client may create a stream whose name is a command of the shell, or an option of ours."""
+    client.xadd(stream, {"n": 1, "dl.stream": "s", "dl.id": "1-0", "dl.reason": "bad", "dl.group": "g"}, id="1-0")
+    client.xgroup_create(stream, "g", id="0")
+    client.xreadgroup("g", "bob", {stream: ">"})
+    client.set(committed_key(stream, "g", "spark"), "1-0 1.5f1c9a0b-e37d41aa")
+    for command, remedy in REMEDIES:
+        ran = CliRunner(**APART).invoke(main, [*command, "--", stream], env={"RSTREAM_URL": server.url})
+        said = f"{ran.stdout}{ran.stderr}"
+        [found] = re.findall(rf"rstream ({' '.join(remedy)} .*?)(?:\), or|, or | lists|, instead|\n|$)", said)
+        printed = subprocess.run(["bash", "-c", f"printf '%s\\0' {found}"], capture_output=True, check=True).stdout
+        words = printed.decode().split("\0")[:-1]
+        assert words[: len(remedy)] == remedy
+        assert stream == (words[-1] if words[-2] == "--" else words[len(remedy)]), found

@@ -22,7 +22,7 @@ from spark_streams.connector import counters
 from spark_streams.connector.counters import RunCounter
 from spark_streams.connector.errors import DataLossError, GroupMissingError, StreamStateError
 from spark_streams.connector.keys import key_beside
-from spark_streams.connector.operator_commands import create_command, pending_command, seek_command
+from spark_streams.connector.operator_commands import command_on, create_command, seek_command
 from spark_streams.connector.source.group_client import Membership
 
 _log = logging.getLogger("spark_streams.source")
@@ -356,7 +356,7 @@ def _words(finding: Finding, place: MessageContext) -> dict[str, object]:
         "were": "was" if finding.lost == 1 else "were",
         "seek": seek_command(stream, member.group, finding.above, member.consumer),
         "skip": seek_command(stream, member.group, position, member.consumer),
-        "pending": pending_command(stream, member.group),
+        "pending": command_on(stream, "pending", "--group", member.group, "--entries", "20"),
         "notes": finding.detail
         or key_beside(stream, "notes", member.group, member.consumer).decode("utf-8", "replace"),
         "noted": "the proof that the batch was read" if finding.detail else "the entries that do not fit the schema",

@@ -122,6 +122,7 @@ def _delete_consumers(
     report: ChangeReport[Deleted],
 ) -> None:
     from spark_streams.connector.admin.groups import GroupKey
+    from spark_streams.connector.operator_commands import claim_command
     from spark_streams.operations.groups.group_deletion import (
         delete_consumer,
         delete_leftovers,
@@ -144,13 +145,12 @@ def _delete_consumers(
     for snapshot in snapshots:
         require_consumer(snapshot, consumer)
         refused += snapshot.in_use([consumer], options.even_active)
-    for snapshot in snapshots:
         pending = sum(consumer_info.pending for consumer_info in snapshot.consumers_named([consumer]))
         if pending and not forget_pending and not report.yes:
             refused.append(
                 f"{counted(pending, 'entry is', 'entries are')} pending for consumer {consumer!r} on stream "
-                f"{snapshot.stream!r}: hand them over with rstream groups claim {snapshot.stream} --group {group} "
-                f"--from {consumer} --to OTHER_CONSUMER, or forget them with --forget-pending"
+                f"{snapshot.stream!r}: hand them over with {claim_command(snapshot.stream, group, consumer)}, or "
+                "forget them with --forget-pending"
             )
     report.add_all(
         server,

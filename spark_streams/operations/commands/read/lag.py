@@ -14,7 +14,7 @@ from spark_streams.base.printable import name_text, printable
 from spark_streams.base.units import count, counted, duration
 from spark_streams.connector.errors import StreamStateError
 from spark_streams.connector.lag.survey import GroupLag, Survey, trimmed_line
-from spark_streams.connector.operator_commands import shell_line
+from spark_streams.connector.operator_commands import command_on
 from spark_streams.connector.wire.scan import suggest_names
 from spark_streams.operations.commands import shared
 from spark_streams.operations.commands.exit_codes import CHECK_FAILED, UNPROVED, found
@@ -88,9 +88,7 @@ def find_missing(
                 hint = f"did you mean {near[stream]!r}?" if stream in near else "rstream streams lists the streams"
                 missing.append(f"no stream {stream!r} at {address}; {hint}")
             elif stream not in with_group:
-                listing = shell_line(
-                    ["groups", "list", "--", stream] if stream.startswith("-") else ["groups", "list", stream]
-                )
+                listing = command_on(stream, "groups list")
                 missing.append(f"stream {stream!r} has no {wanted}; {listing} lists its groups")
     return missing
 
