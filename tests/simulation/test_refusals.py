@@ -120,6 +120,7 @@ DEFAULTS = {
     "xlen s": "the same, and a query asks again by XINFO STREAM",
     "xsetid none": "the server counts entries",
     "info": "the server evicts nothing",
+    "client|reply": "the server cannot suppress replies",
 }
 # What one refusal may do all the same.
 LIMITS = {

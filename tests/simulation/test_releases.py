@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from spark_streams.connector.source.pending.claim import Claims
+from spark_streams.connector.source.pending import claim
 from spark_streams.connector.source.trigger.trigger import Trigger
 from spark_streams.connector.wire.xinfo import RELEASED_IDLE
 from tests.simulation.test_sees import more, plan
@@ -51,7 +51,7 @@ def claims_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def finds_no_holders(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Claims, "_with_released", lambda *given: [])
+    patch.setattr(claim._Claiming, "_with_released", lambda *given: [])
 
 
 @pytest.mark.parametrize("breaks", [claims_nothing, finds_no_holders])

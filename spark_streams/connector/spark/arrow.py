@@ -89,7 +89,10 @@ class _Map(dict[Any, Any]):
 
     def __init__(self, pairs: list[tuple[Any, Any]]) -> None:
         super().__init__(pairs)
-        self.items = lambda: pairs  # type: ignore[method-assign, assignment, return-value]
+        self._pairs = pairs
+
+    def items(self) -> Any:
+        return self._pairs
 
 
 def _has_map(kind: pa.DataType) -> bool:
