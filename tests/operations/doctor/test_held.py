@@ -45,7 +45,7 @@ def test_the_group_that_holds_most_is_named(server: Server, client: redis.Redis)
     hold(client)
     [one] = found(server.url)
     assert one["said"].startswith("group 'slower' of stream 's' holds 9 entries, about ")
-    assert "rstream groups prune --hold --idle 1d --group=slower s;" in one["remedy"]
+    assert "rstream groups prune s --hold --idle 1d --group=slower;" in one["remedy"]
     assert found(server.url, "--stream", "other") == []
     assert len(found(server.url, "--stream", "s", "--stream", "s")) == 1
 
