@@ -22,7 +22,6 @@ from pyspark.sql import functions as F
 
 from spark_streams.base.given_text import from_milliseconds
 from spark_streams.connector.errors import ConfigError, InvalidOptionError, JobError, RStreamError
-from spark_streams.connector.keys import head_key
 from spark_streams.connector.lag.survey import view_streams
 from spark_streams.connector.options.access_options import SinkOptions
 from spark_streams.connector.running.ending import cut
@@ -225,20 +224,14 @@ class Load(JobPart):
             view_streams(server, [self._stream])  # raises an error if the key is no stream
 
     def resume(self, spark: SparkSession) -> None:
-        """Find out what earlier runs have loaded. Raises JobError if one of their files was changed, or if they have
-        filled another stream; TableError for a checkpoint in a table."""
+        """Find out what earlier runs have loaded. Raises JobError if one of their files was changed; TableError for a
+        checkpoint in a table."""
         check_checkpoint(spark, self._checkpoint)
         log = FileLog.read(spark, self._checkpoint)
         log.require_unchanged(self._files.times)
         self._loaded = sum(count for file, count in self._files.rows.items() if file in log.files)
         self._progress, self._log = RunProgress(log.query, log.last), log
         with connect(self._sink.address) as server:
-            if self._loaded and not server.execute("EXISTS", head_key(self._stream.encode(), log.query)):
-                raise JobError(
-                    f"{self._checkpoint} has loaded {self._loaded:,} rows, and stream {self._stream!r} at "
-                    f"{self._sink.address} has no record of it: the rows are in another stream, or were deleted. Set "
-                    "sink.stream and url back, or set another job.checkpoint, which loads all files into this stream"
-                )
             self._rows_before = self._count_rows(server, self._progress)
 
     def plan(self) -> Facts:
