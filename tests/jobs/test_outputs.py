@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
@@ -122,3 +124,22 @@ def test_columns_that_a_table_is_partitioned_by_are_among_its_columns() -> None:
         check_main_columns(found, ["day"])
     with pytest.raises(ConfigError, match="table: its rows have a column 'batch'"):
         check_main_columns(found, ["month", "Batch"])
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ('[table]\npath = "a"', "write"),
+        (SINK, "count"),
+        ('[table]\nformat = "deltalake"\npath = "a"', "count"),
+        ('[table]\nformat = "jdbc"\nonce = false\n[table.options]\nurl = "jdbc:x"\ndbtable = "t"', "count"),
+    ],
+)
+def test_rows_are_counted_after_they_are_written_if_they_are_visible_all_at_once(text: str, first: str) -> None:
+    """The first job reads the batch: of a stream or of jdbc it would write rows before all of the batch is read."""
+    (output,) = outputs(text)
+    steps = Mock()
+    steps.count.return_value = 3
+    assert replace(output, writer=steps).write(Mock(), steps.count, 7) == 3
+    assert steps.mock_calls[0][0] == first
+    assert steps.write.call_count == 1

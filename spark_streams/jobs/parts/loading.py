@@ -46,6 +46,7 @@ class FileLog(NamedTuple):
     """Content of a checkpoint."""
 
     query: str = ""  # the query's ID, "" if there is no checkpoint yet
+    into: str | None = None  # what its rows are written into, None if it does not say
     last: int = -1  # number of the last committed batch
     files: Mapping[str, int] = {}  # of committed batches, with their modification times in milliseconds since the epoch
     begun: Mapping[str, int] = {}  # the same of a batch that was interrupted
@@ -54,8 +55,9 @@ class FileLog(NamedTuple):
     @classmethod
     def read(cls, spark: SparkSession, checkpoint: str) -> FileLog:
         """Read the files of a checkpoint, on any file system of Spark's."""
-        if read_text(spark, checkpoint, "metadata") is None:
+        if (metadata := read_text(spark, checkpoint, "metadata")) is None:
             return cls()
+        into = json.loads(metadata).get("into")
         contents = _read_checkpoint(spark, checkpoint)
         committed = [Path(path).name for path in contents if path.startswith("commits/")]
         last = max((int(name) for name in committed if name.isdigit()), default=-1)
@@ -68,7 +70,7 @@ class FileLog(NamedTuple):
                 entry = json.loads(line)
                 path = normalize_path(unquote(entry["path"]))
                 (files if entry["batchId"] <= last_log else begun)[path] = grown.get(path, int(entry["timestamp"]))
-        return cls(json.loads(contents["metadata"])["id"], last, files, begun, grown)
+        return cls(json.loads(metadata)["id"], into, last, files, begun, grown)
 
     def require_unchanged(self, listed: Mapping[str, int]) -> None:
         """Raise JobError if a file was changed after its rows were loaded. listed: the files as they are now."""
@@ -210,6 +212,7 @@ class Load(JobPart):
         self._checkpoint = job.get("job.checkpoint")
         assert self._sink.stream is not None  # required
         self._stream = self._sink.stream
+        self._into = f"{self._stream} at {self._sink.address}"
         if job.get("sink.delivery") is not None:
             raise ConfigError("sink.delivery has no meaning here: a load writes each row once")
         for name in ("streamColumn", "idColumn"):
@@ -224,10 +227,17 @@ class Load(JobPart):
             view_streams(server, [self._stream])  # raises an error if the key is no stream
 
     def resume(self, spark: SparkSession) -> None:
-        """Find out what earlier runs have loaded. Raises JobError if one of their files was changed; TableError for a
-        checkpoint in a table."""
+        """Find out what earlier runs have loaded. Raises JobError if one of their files was changed, or if they have
+        filled another stream; TableError for a checkpoint in a table."""
         check_checkpoint(spark, self._checkpoint)
         log = FileLog.read(spark, self._checkpoint)
+        if log.query and log.into != self._into:
+            raise JobError(
+                f"{self._checkpoint} is of a load into {log.into or 'nothing that it names'}, not into {self._into}: "
+                "files that it names would be left out. Set another job.checkpoint, which loads all files into this "
+                "stream. If this is the stream that it is of, because its server has moved, replace into in "
+                f"{self._checkpoint}/metadata"
+            )
         log.require_unchanged(self._files.times)
         self._loaded = sum(count for file, count in self._files.rows.items() if file in log.files)
         self._progress, self._log = RunProgress(log.query, log.last), log
@@ -237,7 +247,7 @@ class Load(JobPart):
     def plan(self) -> Facts:
         rate = self._sink.rows_per_second
         return {
-            "write": f"{self._stream} at {self._sink.address}",
+            "write": self._into,
             "checkpoint": f"{self._checkpoint}{' (continues)' if self._progress.query else ''}",
             "loaded_before": self._rows_before,
             "trigger": self._job.get("job.trigger", "available-now"),
@@ -248,8 +258,9 @@ class Load(JobPart):
         """Load the rows until all are loaded, or the job is to stop. Raises the error that ended the query, TakenError
         if another run goes on."""
         spark, checkpoint = rows.sparkSession, self._checkpoint
-        # As Spark writes it: of two runs with a new checkpoint, both have one ID.
-        write_text(spark, checkpoint, "metadata", json.dumps({"id": str(uuid.uuid4())}), replace=False)
+        # As Spark writes it, which ignores the rest: of two runs with a new checkpoint, both have one ID.
+        metadata = json.dumps({"id": str(uuid.uuid4()), "into": self._into})
+        write_text(spark, checkpoint, "metadata", metadata, replace=False)
         lease = LoadLease(self._sink.address, json.loads(read_text(spark, checkpoint, "metadata") or "")["id"])
         try:
             with connect(self._sink.address) as server:

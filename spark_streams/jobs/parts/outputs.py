@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -19,6 +19,7 @@ from spark_streams.jobs.job import Facts, Job, WrittenPart, as_texts, inherit_ac
 from spark_streams.jobs.job_config import FREE, Config, check_keys, value_at
 from spark_streams.jobs.output.owned_table import OutputWriter, OwnedTable
 from spark_streams.jobs.output.ownership import Claimant, check_places, other_places
+from spark_streams.jobs.output.table_columns import DELTA, FILES
 from spark_streams.jobs.output.table_config import SHAPE as TABLE
 from spark_streams.jobs.output.table_config import TableConfig
 from spark_streams.jobs.parts.rules import Judged, Rules
@@ -107,17 +108,22 @@ class JobOutput:
                 names = good.selectExpr(sql).columns
                 yield from ((name, F.expr(sql) if len(names) == 1 else F.col(quoted(name))) for name in names)
 
-    def write(self, good: DataFrame, count: int, number: int) -> int:
-        """Write one micro-batch. Return how many rows are written. count: of the good rows."""
+    def write(self, good: DataFrame, count: Callable[[], int], number: int) -> int:
+        """Write one micro-batch. Return how many rows are written. count: counts the good rows.
+
+        The first Spark job reads the batch into memory. That is the table's own if its rows are visible all at once.
+        """
         assert self.writer is not None
         if self.is_whole:
+            if not (isinstance(self.to, TableConfig) and self.to.kind in (*FILES, DELTA)):
+                count()
             self.writer.write(good, number)
-            return count
+            return count()
         selected = self.select(good).persist()
         try:
-            count = selected.count()  # it fills the cache, with all tasks
+            selected_count = selected.count()  # it fills the cache, with all tasks
             self.writer.write(selected, number)
-            return count
+            return selected_count
         finally:
             selected.unpersist()
 
@@ -257,15 +263,16 @@ class Outputs(WrittenPart):
     def write(self, judged: Judged, number: int) -> None:
         """Write the good rows of a micro-batch to all outputs. number: of the batch."""
         if self._sql is None:
-            self._write_all(judged.good, judged.good_count, number)
+            self._write_all(judged.good, lambda: judged.good_count, number)
             return
         transformed = apply_sql(judged.good, self._sql).persist()
         try:
-            self._write_all(transformed, transformed.count(), number)
+            count = transformed.count()
+            self._write_all(transformed, lambda: count, number)
         finally:
             transformed.unpersist()
 
-    def _write_all(self, rows: DataFrame, count: int, number: int) -> None:
+    def _write_all(self, rows: DataFrame, count: Callable[[], int], number: int) -> None:
         for output in self._outputs:
             self._written[output.name] += output.write(rows, count, number)
 

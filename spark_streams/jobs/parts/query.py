@@ -79,30 +79,20 @@ def run_batches(
     """
     writer = writer.option("checkpointLocation", job.get("job.checkpoint")).trigger(**trigger_of(job))
     with Bar(job.console, job.name, waiting) as bar:
-        counted = _Counted(progress, bar, rows_done)
-        query, has_ended = run_until_drained(writer.start(), writer.start, job.stop, counted.update_bar)
+
+        def count(query: StreamingQuery) -> None:
+            nonlocal progress
+            progress = progress._replace(query=query.id).with_batches(query._jsq.recentProgress())
+
+        def update_bar(query: StreamingQuery) -> None:
+            count(query)
+            bar.update(rows_done(progress))
+
+        query, has_ended = run_until_drained(writer.start(), writer.start, job.stop, update_bar)
         if not has_ended:
             end(query)
-        counted.count(query)
-    return counted.progress._replace(rate=bar.rate)
-
-
-class _Counted:
-    """What the query has done so far. progress: that of earlier runs."""
-
-    def __init__(self, progress: RunProgress, bar: Bar, rows_done: Callable[[RunProgress], int]) -> None:
-        self.progress = progress
-        self._bar = bar
-        self._rows_done = rows_done
-
-    def count(self, query: StreamingQuery) -> None:
-        """Add the batches that the query has ended since the last call."""
-        self.progress = self.progress._replace(query=query.id).with_batches(query._jsq.recentProgress())
-
-    def update_bar(self, query: StreamingQuery) -> None:
-        """Count, and draw the bar."""
-        self.count(query)
-        self._bar.update(self._rows_done(self.progress))
+        count(query)
+    return progress._replace(rate=bar.rate)
 
 
 def check_target_time(job: Job, target: int | None) -> None:

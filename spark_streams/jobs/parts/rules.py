@@ -80,14 +80,17 @@ class Judged:
     """Rows of a micro-batch, which stay in memory while it is written.
 
     rows: all, with the columns `_reason`, `_error` and `_message` and those of the entry, null for a good row; good:
-    the good rows, with their columns alone; good_count: their number; bad_counts: numbers of bad rows by stream,
-    reason, and whether they wait for a retry.
+    the good rows, with their columns alone; counts: counts them, once, by stream, reason (null for good rows), and
+    whether they wait for a retry. The first Spark job of a batch reads it into memory, with all tasks.
     """
 
     rows: DataFrame
     good: DataFrame
-    good_count: int
-    bad_counts: Mapping[tuple[str, str, bool], int]
+    counts: Callable[[], Mapping[tuple[str, str, bool], int]]
+
+    @property
+    def good_count(self) -> int:
+        return sum(count for (_, reason, _), count in self.counts().items() if reason is None)
 
 
 class Rules(JobPart):
@@ -181,13 +184,11 @@ class Rules(JobPart):
         def judge(rows: DataFrame, number: int) -> None:
             verdicts = self._with_verdicts(rows).persist()
             try:
-                counts = self._count(verdicts)
-                bad_counts = {key: count for key, count in counts.items() if key[1] is not None}
-                good_count = sum(counts.values()) - sum(bad_counts.values())
-                write(Judged(verdicts, self._good(verdicts), good_count, bad_counts), number)
+                counts = functools.cache(lambda: self._count(verdicts))
+                write(Judged(verdicts, self._good(verdicts), counts), number)
+                self._entries += sum(counts().values())
             finally:
                 verdicts.unpersist()
-            self._entries += sum(counts.values())
 
         return judge
 
@@ -279,7 +280,7 @@ class DeadLetters(WrittenPart):
 
     def write(self, judged: Judged) -> Mapping[str, int]:
         """Write the bad rows of a micro-batch. Return the number of dead letters by the stream of their entries."""
-        counts = judged.bad_counts
+        counts = {key: count for key, count in judged.counts().items() if key[1] is not None}
         if counts:
             # Each entry is judged once, and a replay of its batch must write the same dead letter.
             rows = judged.rows if self._source.retry_delay else judged.rows.withColumn("_deliveries", F.lit(1))

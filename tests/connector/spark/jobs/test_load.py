@@ -176,6 +176,19 @@ def test_a_file_that_grows_while_its_load_is_interrupted_is_loaded_as_it_is_now(
         run()
 
 
+def test_another_stream_gets_all_files_by_another_checkpoint_only(run: Load, server: Server, folder: Path) -> None:
+    """Otherwise it would have none of the files that the checkpoint names, and the summary would call them loaded."""
+    write(folder / "a.csv", range(10), age=60)
+    write(folder / "empty.csv", range(0), age=30)  # whose batch leaves no record in the stream
+    assert counts(run("sink.stream=other")) == (10, 0, 0)
+    assert counts(run("sink.stream=other")) == (0, 10, 0)
+    for check in (True, False):
+        with pytest.raises(JobError, match="is of a load into other at .*, not into out at .* another job.checkpoint"):
+            run(check=check)
+    assert counts(run(f"job.checkpoint={folder.parent}/new")) == (10, 0, 0)
+    assert order(server) == list(range(10))
+
+
 def test_rows_that_spark_drops_are_no_rows_of_a_file(run: Load, server: Server, folder: Path) -> None:
     write(folder / "a.csv", range(10), age=60)
     with (folder / "a.csv").open("a") as file:
