@@ -70,8 +70,9 @@ def test_the_limit_of_each_batch_follows_the_time_of_those_before_it(
             expected = min(TARGET * min(_rate(alike), _rate(before[-1:])), 10 * max(one["rows"] for one in before))
             if place == 1:
                 expected = max(expected, before[0]["rows"] // 2)
-            # The source's time of a batch has a little more than Spark's: up to the next call.
-            assert 0.6 * expected <= batch["limit"] <= 1.1 * expected or batch["limit"] == 100
+            # The source's time of a batch has a little more than Spark's, up to the next call, and a little less: not
+            # that of the call that plans it. Both take longer on a busy machine.
+            assert 0.6 * expected <= batch["limit"] <= 1.3 * expected or batch["limit"] == 100
     [sample] = [one for one in file.read_text().splitlines() if one.startswith("rstream_batch_limit_entries{")]
     assert float(sample.rpartition(" ")[2]) == second[-1]["limit"]
 
