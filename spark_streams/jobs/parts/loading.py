@@ -233,10 +233,10 @@ class Load(JobPart):
         log = FileLog.read(spark, self._checkpoint)
         if log.query and log.into != self._into:
             raise JobError(
-                f"{self._checkpoint} is of a load into {log.into or 'nothing that it names'}, not into {self._into}: "
-                "files that it names would be left out. Set another job.checkpoint, which loads all files into this "
-                "stream. If this is the stream that it is of, because its server has moved, replace into in "
-                f"{self._checkpoint}/metadata"
+                f"checkpoint {self._checkpoint} has loaded files into {log.into or 'an unnamed stream'}. A load "
+                f"into {self._into} would leave them out. Set another job.checkpoint: it loads all files into this "
+                'stream. If it is the same stream, at a new address of its server, replace "into" in '
+                f"{self._checkpoint}/metadata, and delete {self._checkpoint}/.metadata.crc"
             )
         log.require_unchanged(self._files.times)
         self._loaded = sum(count for file, count in self._files.rows.items() if file in log.files)

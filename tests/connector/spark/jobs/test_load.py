@@ -183,10 +183,25 @@ def test_another_stream_gets_all_files_by_another_checkpoint_only(run: Load, ser
     assert counts(run("sink.stream=other")) == (10, 0, 0)
     assert counts(run("sink.stream=other")) == (0, 10, 0)
     for check in (True, False):
-        with pytest.raises(JobError, match="is of a load into other at .*, not into out at .* another job.checkpoint"):
+        with pytest.raises(JobError, match="has loaded files into other at .* into out at .* another job.checkpoint"):
             run(check=check)
     assert counts(run(f"job.checkpoint={folder.parent}/new")) == (10, 0, 0)
     assert order(server) == list(range(10))
+
+
+def test_a_stream_that_has_moved_goes_on_after_its_checkpoint_is_told(run: Load, server: Server, folder: Path) -> None:
+    """As the message says."""
+    write(folder / "a.csv", range(10), age=60)
+    run()
+    metadata = folder.parent / "checkpoint" / "metadata"
+    metadata.write_text(metadata.read_text().replace("out at ", "out at former-"))
+    (metadata.parent / ".metadata.crc").unlink()
+    with pytest.raises(JobError, match='replace "into" in .*/metadata, and delete .*/.metadata.crc'):
+        run()
+    metadata.write_text(metadata.read_text().replace("former-", ""))
+    write(folder / "b.csv", range(10, 15))
+    assert counts(run()) == (5, 10, 0)
+    assert order(server) == list(range(15))
 
 
 def test_rows_that_spark_drops_are_no_rows_of_a_file(run: Load, server: Server, folder: Path) -> None:
