@@ -98,8 +98,7 @@ def why_moving(server: Server, stream: str) -> str:
 
 
 def fetch_delays(server: Server, stream: str, groups: Iterable[str]) -> Mapping[str, Reply]:
-    """Return the recorded retry delays of these groups, as `delay_after` reads them; an error if the user may not read
-    them."""
+    """Return the recorded retry delays of these groups, as `delay_after` reads them, or the refusal to read them."""
     names = sorted(groups)
     commands = [("GET", delays_key(stream, name)) for name in names]
     return dict(zip(names, server.execute_all(commands, is_not_permitted), strict=True))
