@@ -228,12 +228,9 @@ def _fetch_oldest_of_consumers(server: Server, drafts: Sequence[_Draft], refused
     for (draft, place), command, reply in zip(incomplete, commands, server.pipeline(commands), strict=True):
         if _is_left_out(server, command, reply, refused):
             draft.is_left_out = True
-            continue
-        if not reply:
-            continue
-        consumer = draft.consumers[place]
-        consumer_lag = replace(consumer, oldest_idle_ms=reply[0][2])
-        draft.consumers = (*draft.consumers[:place], consumer_lag, *draft.consumers[place + 1 :])
+        elif reply:
+            consumer_lag = replace(draft.consumers[place], oldest_idle_ms=reply[0][2])
+            draft.consumers = (*draft.consumers[:place], consumer_lag, *draft.consumers[place + 1 :])
 
 
 def _above(entry: StreamId) -> bytes:
@@ -363,17 +360,13 @@ def view_streams(server: Server, streams: Sequence[str | bytes], count_released:
     Raises WrongKeyTypeError.
     """
     streams = list(dict.fromkeys(streams))
-    replies = server.pipeline(
-        [("XINFO", subcommand, stream) for stream in streams for subcommand in ("STREAM", "GROUPS")]
-    )
+    commands = [("XINFO", subcommand, stream) for stream in streams for subcommand in ("STREAM", "GROUPS")]
+    replies = server.execute_all(commands, is_no_such_key)
     views: list[StreamView] = []
     infos: dict[str | bytes, list[xinfo.GroupInfo]] = {}
     for stream, description, groups in zip(streams, replies[0::2], replies[1::2], strict=True):
-        if is_no_such_key(description):
+        if is_no_such_key(description) or is_no_such_key(groups):
             continue
-        for reply in (description, groups):
-            if isinstance(reply, ReplyError):
-                raise server.error_of(reply, ("XINFO", "STREAM", stream))
         state, ends = xinfo.stream_in(description), xinfo.ends_in(description)
         infos[stream] = xinfo.groups_in(groups)
         adds = xinfo.idempotent_adds_in(description)
