@@ -408,14 +408,14 @@ def delete_shards(
 ) -> None:
     """Delete all shards with their entries and these retry streams, then the key, if it holds this number of shards.
     require_unneeded: raises the error of a stream that is to be kept; no entry is added to it before its deletion."""
-    retries = [(name, delays_key(retry.stream, retry.group)) for name, retry in retry_streams]  # both are in one slot
-    for keys in [*((name,) for name in shard_set.names), *retries]:
-        home, deleted = server.connection_for(keys[0]), None
+    delays = {name: [delays_key(retry.stream, retry.group)] for name, retry in retry_streams}  # both are in one slot
+    for name in [*shard_set.names, *delays]:
+        home, deleted = server.connection_for(name), None
         while deleted is None:
             if require_unneeded is not None:
-                home.execute("WATCH", keys[0])
-                require_unneeded(home, keys[0])
-            deleted = transact(home, [("DEL", *keys)])
+                home.execute("WATCH", name)
+                require_unneeded(home, name)
+            deleted = transact(home, [("DEL", name, *delays.get(name, ()))])
     # Last: if the deletion is interrupted, the key still shows which shards to delete.
     if snapshot.registered is not None and snapshot.registered.count == shard_set.count:
         server.execute("DEL", shards_key(shard_set.stream))
