@@ -81,6 +81,11 @@ class JobColumns:
             arrow = arrow_schema(struct)
         except Exception as error:
             raise ConfigError(f"{self.where}: {first_line(error)}") from error
+        names = [name.lower() for name in struct.names]
+        if same := [name for name in struct.names if names.count(name.lower()) > 1]:
+            raise ConfigError(
+                f"{self.where} has {' and '.join(same)}: they are one name in SQL, so leave out all but one"
+            )
         try:
             check_castable(arrow, frozenset())
         except SchemaError as error:

@@ -51,9 +51,10 @@ from spark_streams.connector.deadletter.transform import DeadLetter, FieldChange
 from spark_streams.connector.deadletter.waiting_entries import delay_after
 from spark_streams.connector.keys import delays_key, origins_key
 from spark_streams.connector.running.progress_bar import showing_progress
-from spark_streams.connector.wire.connection import Reply, ReplyError, Server
+from spark_streams.connector.wire.connection import Reply, Server
 from spark_streams.connector.wire.entry_page import parse_entries
 from spark_streams.connector.wire.lines import Mask
+from spark_streams.connector.wire.replies import is_not_permitted
 from spark_streams.connector.wire.session import Session
 
 Entry = tuple[bytes, Sequence[bytes]]  # ID; name, value, name, value …
@@ -85,17 +86,22 @@ def _read_entries(
     return [(entry[0], entry[1]) for entry in parsed], len(reply)  # type: ignore[index,misc]
 
 
-def is_redriven_now(server: Server, stream: str) -> bool:
-    """Whether a redrive of the stream is writing entries just now."""
-    state = server.pipeline([("GET", redrive_key(stream))])[0]
-    running = RedriveState.parse(state) if isinstance(state, bytes) else None
-    return running is not None and bool(running.to)
+def why_moving(server: Server, stream: str) -> str:
+    """Return why a dead letter of the stream may be on its way to another one; empty: no redrive is moving any."""
+    [state] = server.execute_all([("GET", redrive_key(stream))], is_not_permitted)
+    if is_not_permitted(state):
+        return "the user may not read whether a redrive writes entries just now"
+    running = RedriveState.parse(state)
+    if running is None and state is not None:
+        return "a redrive by another version of spark-streams may write entries just now"
+    return "a redrive writes entries just now" if running is not None and running.to else ""
 
 
 def fetch_delays(server: Server, stream: str, groups: Iterable[str]) -> Mapping[str, Reply]:
-    """Return the recorded retry delays of these groups, as `delay_after` reads them."""
+    """Return the recorded retry delays of these groups, as `delay_after` reads them, or the refusal to read them."""
     names = sorted(groups)
-    return dict(zip(names, server.pipeline([("GET", delays_key(stream, name)) for name in names]), strict=True))
+    commands = [("GET", delays_key(stream, name)) for name in names]
+    return dict(zip(names, server.execute_all(commands, is_not_permitted), strict=True))
 
 
 def fetch_origins(server: Server, streams: Iterable[bytes]) -> Mapping[bytes, Collection[Origin] | None]:
@@ -104,8 +110,8 @@ def fetch_origins(server: Server, streams: Iterable[bytes]) -> Mapping[bytes, Co
     origins: dict[bytes, Collection[Origin] | None] = {}
     for stream in sorted(streams):
         names = dict.fromkeys([text(stream), text(stream).removesuffix(PARKED)])
-        replies = server.pipeline([("HKEYS", origins_key(name)) for name in names])
-        is_refused = any(isinstance(reply, ReplyError) for reply in replies)
+        replies = server.execute_all([("HKEYS", origins_key(name)) for name in names], is_not_permitted)
+        is_refused = any(map(is_not_permitted, replies))
         origins[stream] = None if is_refused else {_origin(field) for reply in replies for field in reply}
     return origins
 

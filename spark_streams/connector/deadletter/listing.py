@@ -251,32 +251,27 @@ class DeadLetterStream:
         return {"stream": self.stream, "letters": self.letters, "oldest": self.oldest, "newest": self.newest}
 
 
-def dead_letter_streams(server: Server) -> list[DeadLetterStream]:
-    """Return all dead-letter streams by name; entries that wait for a retry are not dead letters yet. Raises
-    ServerError."""
-    return fetch_streams(server)[0]
-
-
 def fetch_streams(server: Server) -> tuple[list[DeadLetterStream], list[WaitingEntries]]:
     """Return (the dead-letter streams, the entries that wait for a retry), each by name. Raises ServerError."""
     names = list_streams(server)
-    of_tries = {name for name in names if read_retry_stream(name.decode("utf-8", "replace")) is not None}
-    streams = _dead_letter_streams(server, [name for name in names if name not in of_tries])
-    return streams, waiting_entries(server, of_tries)
+    return dead_letter_streams(server, names), waiting_entries(server, names)
 
 
-def _dead_letter_streams(server: Server, candidates: Sequence[bytes]) -> list[DeadLetterStream]:
+def dead_letter_streams(server: Server, names: Sequence[bytes]) -> list[DeadLetterStream]:
+    """Return the dead-letter streams among these; entries that wait for a retry are not dead letters yet. Raises
+    ServerError."""
+    candidates = [name for name in names if read_retry_stream(name.decode("utf-8", "replace")) is None]
     streams: list[DeadLetterStream] = []
     size = post.PageSize(first=post.FIRST_STREAMS)
-    for names in post.pages_of(candidates, size):
+    for page in post.pages_of(candidates, size):
         commands: list[tuple[str | bytes | int, ...]] = []
-        for name in names:
+        for name in page:
             commands += [
                 ("XREVRANGE", name, "+", "-", "COUNT", 1), ("XRANGE", name, "-", "+", "COUNT", 1), ("XLEN", name)
             ]  # fmt: skip
         replies = server.execute_all(commands, is_wrong_type)
         received = 0
-        for place, name in enumerate(names):
+        for place, name in enumerate(page):
             last, first, length = replies[3 * place : 3 * place + 3]
             # Deleted, or of another type by now: not a dead-letter stream any more.
             if is_wrong_type(last) or is_wrong_type(first) or not last or not first:
@@ -285,7 +280,7 @@ def _dead_letter_streams(server: Server, candidates: Sequence[bytes]) -> list[De
             if any(names_origin(entry[0][1]) for entry in (first, last)):
                 shown = name_text(name)
                 streams.append(DeadLetterStream(shown, length, text(first[0][0]), text(last[0][0]), name))
-        size.learn(len(names), received, len(names))
+        size.learn(len(page), received, len(page))
     return streams
 
 

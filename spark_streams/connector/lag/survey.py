@@ -18,13 +18,14 @@ from spark_streams.connector.deadletter.envelope import names_origin
 from spark_streams.connector.errors import NotPermittedError, RStreamError, WrongKeyTypeError
 from spark_streams.connector.wire import xinfo
 from spark_streams.connector.wire.connection import Argument, Reply, ReplyError, Server
-from spark_streams.connector.wire.replies import is_no_such_key, is_not_permitted, milliseconds
+from spark_streams.connector.wire.replies import is_no_group, is_no_such_key, milliseconds
 
 ACTIVE_MS = 24 * 3_600_000  # a group without a read for longer may be abandoned
 COUNTED = 10_000  # maximum of a lag that is counted entry by entry
 _COUNTED_TOGETHER = 200_000
 _PAGE = 1_000  # entries of a group per round trip
 _PAGE_BYTES = 16 << 20
+Refused = Callable[[RStreamError], None]  # receives an error, and the caller continues without what was refused
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ class _Draft:
     reached: bytes | None = None  # ID at which counting continues
     counted: int = 0
     more: bool = False
-    is_deleted: bool = False
+    is_left_out: bool = False  # it is missing since the first round trip, or was passed to `refused`
 
 
 def survey(
@@ -108,7 +109,7 @@ def survey(
     streams: Sequence[str | bytes],
     counted: int | None = None,
     page: int = _PAGE,
-    refused: Callable[[RStreamError], None] | None = None,
+    refused: Refused | None = None,
     max_groups: int | None = None,
 ) -> Survey:
     """Return the state of these streams; missing streams are left out.
@@ -118,7 +119,8 @@ def survey(
     refused is None, such an error is raised, except for TIME. max_groups: the others are only counted. Raises
     WrongKeyTypeError, ServerError.
     """
-    clock, *replies = server.pipeline([("TIME",), *[("XINFO", w, s) for s in streams for w in ("STREAM", "GROUPS")]])
+    commands = [("XINFO", subcommand, stream) for stream in streams for subcommand in ("STREAM", "GROUPS")]
+    clock, *replies = server.pipeline([("TIME",), *commands])
     # This machine's clock if the user may not read the server's.
     at_ms = time.time_ns() // 1_000_000 if isinstance(clock, ReplyError) else milliseconds(clock)
     if refused is not None and isinstance(clock, ReplyError):
@@ -127,9 +129,8 @@ def survey(
     drafts: list[_Draft] = []
     for number, key in enumerate(streams):
         description, groups = replies[2 * number], replies[2 * number + 1]
-        if is_no_such_key(description) or is_no_such_key(groups):
-            continue
-        if _is_refused(server, key, {"STREAM": description, "GROUPS": groups}, refused):
+        of_stream = zip(commands[2 * number : 2 * number + 2], (description, groups), strict=True)
+        if any(_is_left_out(server, *asked, refused) for asked in of_stream):
             continue
         state = xinfo.stream_in(description)
         stream, first, top = _stream_summary(key, state, description)
@@ -141,30 +142,23 @@ def survey(
     left_out = 0 if max_groups is None else max(0, len(drafts) - max_groups)
     drafts = drafts[: len(drafts) - left_out]
     _fetch_group_details(server, drafts, refused)
-    _fetch_oldest_of_consumers(server, drafts)
+    _fetch_oldest_of_consumers(server, drafts, refused)
     unknown = [draft for draft in drafts if _server_lag(draft) is None]
     share = max(page, min(COUNTED, _COUNTED_TOGETHER // max(1, len(unknown))))
-    _count(server, unknown, share if counted is None else counted, page)
-    groups = tuple(_group_lag(draft, at_ms) for draft in drafts if not draft.is_deleted)
+    _count(server, unknown, share if counted is None else counted, page, refused)
+    groups = tuple(_group_lag(draft, at_ms) for draft in drafts if not draft.is_left_out)
     return Survey(at_ms, tuple(stream_states), groups, left_out)
 
 
-def _is_refused(
-    server: Server, key: str | bytes, replies: Mapping[str, Reply], refused: Callable[[RStreamError], None] | None
-) -> bool:
-    """Report an error reply, and return whether there is one. replies: by the subcommand of XINFO."""
-    for subcommand, reply in replies.items():
-        if isinstance(reply, ReplyError):
-            _report_or_raise(server.error_of(reply, ("XINFO", subcommand, key)), refused)
-            return True
-    return False
-
-
-def _report_or_raise(error: RStreamError, refused: Callable[[RStreamError], None] | None) -> None:
-    """Pass the error to `refused`. Raise it if there is no `refused`, or if it concerns more than one stream."""
-    if refused is None or not isinstance(error, NotPermittedError | WrongKeyTypeError):
-        raise error
-    refused(error)
+def _is_left_out(server: Server, command: Sequence[Argument], reply: Reply, refused: Refused | None) -> bool:
+    """Whether the reply is an error: the stream or the group is missing, or the error is passed to `refused`. Raises it
+    if there is no `refused`, or if it concerns more than one stream."""
+    if isinstance(reply, ReplyError) and not (is_no_such_key(reply) or is_no_group(reply)):
+        error = server.error_of(reply, command)
+        if refused is None or not isinstance(error, NotPermittedError | WrongKeyTypeError):
+            raise error
+        refused(error)
+    return isinstance(reply, ReplyError)
 
 
 def _stream_summary(
@@ -189,9 +183,7 @@ def _stream_summary(
     return state_with_ends, ends.first[0], ends.last[0]
 
 
-def _fetch_group_details(
-    server: Server, drafts: Sequence[_Draft], refused: Callable[[RStreamError], None] | None
-) -> None:
+def _fetch_group_details(server: Server, drafts: Sequence[_Draft], refused: Refused | None) -> None:
     """Fetch each group's first undelivered entry, its oldest pending entry, its consumers and their pending counts."""
     commands: list[Sequence[Argument]] = []
     for draft in drafts:
@@ -205,10 +197,8 @@ def _fetch_group_details(
     for number, draft in enumerate(drafts):
         ahead, oldest, consumers, summary = of_group = replies[4 * number : 4 * number + 4]
         for command, reply in zip(commands[4 * number : 4 * number + 4], of_group, strict=True):
-            if is_not_permitted(reply):
-                _report_or_raise(server.error_of(reply, command), refused)
-        if any(isinstance(reply, ReplyError) for reply in of_group):
-            draft.is_deleted = True  # since the first round trip
+            draft.is_left_out |= _is_left_out(server, command, reply, refused)
+        if draft.is_left_out:
             continue
         if ahead:
             draft.ahead = StreamId.parse(ahead[0][0])
@@ -226,7 +216,7 @@ def _consumer(info: xinfo.ConsumerInfo, oldest: Sequence[Reply] | None) -> Consu
     return ConsumerLag(name_text(info.name), info.pending, info.idle, oldest_idle_ms)
 
 
-def _fetch_oldest_of_consumers(server: Server, drafts: Sequence[_Draft]) -> None:
+def _fetch_oldest_of_consumers(server: Server, drafts: Sequence[_Draft], refused: Refused | None) -> None:
     """Fetch the idle time of each consumer's oldest pending entry, unless it is the group's oldest."""
     incomplete = [
         (draft, place)
@@ -235,12 +225,12 @@ def _fetch_oldest_of_consumers(server: Server, drafts: Sequence[_Draft]) -> None
         if consumer.pending and consumer.oldest_idle_ms is None
     ]
     commands = [("XPENDING", draft.key, draft.name, "-", "+", 1, draft.names[place]) for draft, place in incomplete]
-    for (draft, place), reply in zip(incomplete, server.pipeline(commands), strict=True):
-        if isinstance(reply, ReplyError) or not reply:
-            continue
-        consumer = draft.consumers[place]
-        consumer_lag = replace(consumer, oldest_idle_ms=reply[0][2])
-        draft.consumers = (*draft.consumers[:place], consumer_lag, *draft.consumers[place + 1 :])
+    for (draft, place), command, reply in zip(incomplete, commands, server.pipeline(commands), strict=True):
+        if _is_left_out(server, command, reply, refused):
+            draft.is_left_out = True
+        elif reply:
+            consumer_lag = replace(draft.consumers[place], oldest_idle_ms=reply[0][2])
+            draft.consumers = (*draft.consumers[:place], consumer_lag, *draft.consumers[place + 1 :])
 
 
 def _above(entry: StreamId) -> bytes:
@@ -254,13 +244,13 @@ def _server_lag(draft: _Draft) -> int | None:
     Redis also counts entries that were trimmed before they were delivered. They are subtracted: they are never
     delivered.
     """
-    if draft.is_deleted or draft.ahead is None:
+    if draft.is_left_out or draft.ahead is None:
         return 0
     # The stream is at least as long as the first undelivered entry, which was read later than the stream.
     return xinfo.lag_of(draft.info, draft.stream.length, draft.first, max(draft.top, draft.ahead))
 
 
-def _count(server: Server, drafts: Iterable[_Draft], limit: int, page_entries: int) -> None:
+def _count(server: Server, drafts: Iterable[_Draft], limit: int, page_entries: int, refused: Refused | None) -> None:
     """Count the undelivered entries of these groups, one page of each group per round trip."""
     uncounted = list(drafts)
     while uncounted:
@@ -273,9 +263,10 @@ def _count(server: Server, drafts: Iterable[_Draft], limit: int, page_entries: i
             for draft, page in zip(uncounted, pages, strict=True)
         ]
         unfinished = []
-        for draft, page, reply in zip(uncounted, pages, server.pipeline(commands), strict=True):
-            if isinstance(reply, ReplyError):
-                draft.is_deleted = True
+        replies = server.pipeline(commands)
+        for draft, page, command, reply in zip(uncounted, pages, commands, replies, strict=True):
+            if _is_left_out(server, command, reply, refused):
+                draft.is_left_out = True
                 continue
             draft.counted += len(reply)
             if len(reply) < page:
@@ -369,17 +360,13 @@ def view_streams(server: Server, streams: Sequence[str | bytes], count_released:
     Raises WrongKeyTypeError.
     """
     streams = list(dict.fromkeys(streams))
-    replies = server.pipeline(
-        [("XINFO", subcommand, stream) for stream in streams for subcommand in ("STREAM", "GROUPS")]
-    )
+    commands = [("XINFO", subcommand, stream) for stream in streams for subcommand in ("STREAM", "GROUPS")]
+    replies = server.execute_all(commands, is_no_such_key)
     views: list[StreamView] = []
     infos: dict[str | bytes, list[xinfo.GroupInfo]] = {}
     for stream, description, groups in zip(streams, replies[0::2], replies[1::2], strict=True):
-        if is_no_such_key(description):
+        if is_no_such_key(description) or is_no_such_key(groups):
             continue
-        for reply in (description, groups):
-            if isinstance(reply, ReplyError):
-                raise server.error_of(reply, ("XINFO", "STREAM", stream))
         state, ends = xinfo.stream_in(description), xinfo.ends_in(description)
         infos[stream] = xinfo.groups_in(groups)
         adds = xinfo.idempotent_adds_in(description)

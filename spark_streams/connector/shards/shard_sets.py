@@ -16,7 +16,7 @@ without a key        EXISTS of all names that a shard of the stream can have, un
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from spark_streams.base.ids import MIN_ID
@@ -400,13 +400,22 @@ def retry_streams_of(server: Server, shard_set: ShardSet) -> dict[str, RetryStre
 
 
 def delete_shards(
-    server: Server, snapshot: ShardsSnapshot, shard_set: ShardSet, retry_streams: Iterable[tuple[str, RetryStream]]
+    server: Server,
+    snapshot: ShardsSnapshot,
+    shard_set: ShardSet,
+    retry_streams: Iterable[tuple[str, RetryStream]],
+    require_unneeded: Callable[[Server, str], None] | None = None,
 ) -> None:
-    """Delete all shards with their entries and these retry streams, then the key, if it holds this number of shards."""
-    for name in shard_set.names:
-        server.execute("DEL", name)
-    for name, retry_stream in retry_streams:
-        server.execute("DEL", name, delays_key(retry_stream.stream, retry_stream.group))  # both are in one slot
+    """Delete all shards with their entries and these retry streams, then the key, if it holds this number of shards.
+    require_unneeded: raises the error of a stream that is to be kept; no entry is added to it before its deletion."""
+    delays = {name: [delays_key(retry.stream, retry.group)] for name, retry in retry_streams}  # both are in one slot
+    for name in [*shard_set.names, *delays]:
+        home, deleted = server.connection_for(name), None
+        while deleted is None:
+            if require_unneeded is not None:
+                home.execute("WATCH", name)
+                require_unneeded(home, name)
+            deleted = transact(home, [("DEL", name, *delays.get(name, ()))])
     # Last: if the deletion is interrupted, the key still shows which shards to delete.
     if snapshot.registered is not None and snapshot.registered.count == shard_set.count:
         server.execute("DEL", shards_key(shard_set.stream))

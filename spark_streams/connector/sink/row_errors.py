@@ -43,13 +43,13 @@ def error_of_row(server: Server, chunk: Chunk, place: int, refusal: ReplyError) 
         if own_id.endswith("-*") and is_id_form_unknown(refusal):
             return EntryIdError(
                 f"row {row} of this task has the ID {own_id!r}, but the server at {server.address} cannot complete it "
-                f"(Redis before 7.0). Write <milliseconds>-<sequence> into column {chunk.ids.column!r}, or leave it "
-                "null"
+                f"(Redis before 7.0). Write <milliseconds>-<sequence> into column {chunk.ids.column!r}, or null"
             )
         return EntryIdError(
             f"row {row} of this task has the ID {own_id!r}, which is not above the last ID of stream "
-            f"{stream.decode('utf-8', 'replace')!r} at {server.address}. IDs must rise in the order of the rows. Sort "
-            f"the rows by ID in one partition, or leave column {chunk.ids.column!r} null"
+            f"{stream.decode('utf-8', 'replace')!r} at {server.address}. IDs must rise in the order of the rows, and a "
+            "replay with delivery=at-least-once finds its rows only by complete IDs and the same fields. Sort the rows "
+            f"by ID in one partition, or leave column {chunk.ids.column!r} null"
         )
     return server.error_of(refusal, ("XADD", stream, f"(row {row} of this task)"))
 

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, TimestampType
 
+from spark_streams.connector.errors import UnsupportedError
 from spark_streams.connector.spark.running_pyspark import takes_arrow_batches
 
 # Since 4.2, Spark requires the time zone as an argument.
@@ -65,8 +66,6 @@ def _as_arrow_takes(value: Any, kind: DataType) -> Any:
 
 # -- Rows in the form that Spark takes from a Python source: Arrow record batches, or tuples ---------------------------
 
-Row = tuple[Any, ...]
-
 
 def rows_for_spark(batches: Iterator[pa.RecordBatch], arrow_batches: bool | None) -> Iterator[Any]:
     """Return the batches, or their rows as tuples. arrow_batches: the option; None: what this Spark takes."""
@@ -75,13 +74,21 @@ def rows_for_spark(batches: Iterator[pa.RecordBatch], arrow_batches: bool | None
     return (row for batch in batches for row in tuples_of(batch))
 
 
-def tuples_of(batch: pa.RecordBatch) -> Iterator[Row]:
+def tuples_of(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
     """Iterate over the rows of a batch, with Python's values: datetime in UTC, Decimal, bytes, dict for a map."""
-    columns = [
-        [_value(value, column.type) for value in column.to_pylist()] if _has_map(column.type) else column.to_pylist()
-        for column in batch.columns
-    ]
+    columns = [_python_values(name, column) for name, column in zip(batch.schema.names, batch.columns, strict=True)]
     return zip(*columns, strict=True) if columns else iter([()] * batch.num_rows)
+
+
+def _python_values(name: str, column: pa.Array) -> list[Any]:
+    try:
+        values = column.to_pylist()
+    except OverflowError:
+        raise UnsupportedError(
+            f"column {name!r} has a time outside the years 1 to 9999, which a tuple of Python cannot hold. Set "
+            "arrowBatches=true if this Spark takes Arrow record batches, or read the column as STRING"
+        ) from None
+    return [_value(value, column.type) for value in values] if _has_map(column.type) else values
 
 
 class _Map(dict[Any, Any]):

@@ -196,38 +196,41 @@ def _delete(server: Server, snapshot: ShardsSnapshot, count: int | None, force: 
     if shard_set is None or count not in (None, shard_set.count):
         shard_set = ShardSet(snapshot.stream, count or 0)
     retry_streams = retry_streams_of(server, shard_set)
+    names = [*shard_set.names, *retry_streams]
     if not force:
-        returned = [name for name, retry_stream in retry_streams.items() if retry_stream.attempts is None]
-        _require_read(server, shard_set, returned)
-        _require_none_waits(server, [name for name in retry_streams if name not in returned])
+        _require_unneeded(server, shard_set, names, "nothing was deleted")
     if yes:
-        delete_shards(server, snapshot, shard_set, retry_streams.items())
+
+        def require_unneeded(node: Server, name: str) -> None:
+            done = min(names.index(name), shard_set.count)
+            _require_unneeded(node, shard_set, [name], f"{done} of {shard_set.count} shards were deleted")
+
+        delete_shards(server, snapshot, shard_set, retry_streams.items(), None if force else require_unneeded)
     line = change_line(yes, f"deleted {shard_set.stream}: {shard_set.count} shards")
     _print(shard_set, line, as_json, dry_run=not yes)
 
 
-def _require_none_waits(server: Server, names: Sequence[str]) -> None:
+def _require_unneeded(server: Server, shard_set: ShardSet, names: Sequence[str], done: str) -> None:
+    """Raise StreamStateError if entries wait for a retry in one of these streams, if a group has not read all entries
+    of one, or if one with entries has no group. done: what was deleted."""
+    from spark_streams.base.ids import StreamId
     from spark_streams.connector.admin.groups import waiting_entries
+    from spark_streams.connector.lag.survey import view_streams
 
-    for waiting in waiting_entries(server, [name.encode() for name in names]):
+    waiting_or_returned = waiting_entries(server, [name.encode() for name in names])
+    for waiting in (entries for entries in waiting_or_returned if entries.attempt is not None):
         raise StreamStateError(
-            f"nothing was deleted: {waiting.entries:,} entries of {waiting.stream!r} at {server.address} wait for a "
+            f"{done}: {waiting.entries:,} entries of {waiting.stream!r} at {server.address} wait for a "
             f"retry by group {waiting.group!r} (retryDelay); let its query run until rstream dead list shows none, or "
             f"send them back with {redrive_command(waiting.waits_in)}; --force deletes them, and they are lost"
         )
-
-
-def _require_read(server: Server, shard_set: ShardSet, returned: Sequence[str]) -> None:
-    from spark_streams.base.ids import StreamId
-    from spark_streams.connector.lag.survey import view_streams
-
-    for view in view_streams(server, [*shard_set.names, *returned]):
+    for view in view_streams(server, names):
         late = [
             g.group for g in view.groups if g.pending or StreamId.parse(g.last_delivered) < StreamId.parse(view.last)
         ]
         if late or (view.length and not view.groups):
             reader = f"group {late[0]!r} has not" if late else "no group has"
             raise StreamStateError(
-                f"nothing was deleted: {reader} read all entries of {view.stream!r} at {server.address}; "
+                f"{done}: {reader} read all entries of {view.stream!r} at {server.address}; "
                 f"{command_on(shard_set.stream, 'lag')} shows how far groups are behind; --force deletes unread entries"
             )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from spark_streams.connector.admin.streams import missing_right
 from spark_streams.connector.wire.connection import Connection, ReplyError
-from spark_streams.connector.wire.replies import is_not_permitted
+from spark_streams.connector.wire.replies import is_forbidden, is_unknown_command
 from spark_streams.operations.doctor.server_facts import Findings, Level, ServerFinding
 
 LOOKING, READING, WRITING, REDRIVE = "looking", "reading", "writing", "redrive"
@@ -132,10 +132,14 @@ def _lacking(who: str, user: str, uses: Sequence[str], lacks: Missing) -> Server
             "a query works; each entry is also sent to its driver, which drops it (1 kB: 2 µs)",
             f"if possible, grant {_SILENCE}",
         )  # fmt: skip
+    granted = " ".join(right for right in keys_first if right[0] in "+~")
+    remedies = [f"ACL SETUSER {user or 'USER'} {granted}"] if granted else []
+    if renamed := [right for right in keys_first if right[0] not in "+~"]:
+        remedies.append(f"the server does not know {' '.join(renamed)}: remove rename-command from its configuration")
     return ServerFinding(
         Level.WARNING, "rights", f"{who} lacks rights for {_listed(uses)}: {rights}{unknown}",
         "a query or command that needs one of them fails with an error that names it (RSTREAM_NOT_PERMITTED)",
-        f"ACL SETUSER {user or 'USER'} {rights}" + (" +@transaction; then run this again" if lacks.unknown else ""),
+        "; ".join(remedies) + (" +@transaction; then run this again" if lacks.unknown else ""),
     )  # fmt: skip
 
 
@@ -161,11 +165,16 @@ def _refused(server: Connection, commands: Sequence[tuple[str, ...]]) -> tuple[d
 def _lacked(commands: Sequence[tuple[str, ...]], replies: Sequence[object]) -> dict[tuple[str, ...], str]:
     refused = zip(commands, replies, strict=False)
     rights = {
-        words: _SILENCE if words[0] == "CLIENT" else missing_right(str(reply), words)[1]
+        words: _SILENCE if words[0] == "CLIENT" else _right(words, reply)
         for words, reply in refused
-        if is_not_permitted(reply) or (words[0] == "CLIENT" and isinstance(reply, ReplyError))
+        if is_forbidden(reply) or (words[0] == "CLIENT" and isinstance(reply, ReplyError))
     }
-    return {words: right for words, right in rights.items() if right.startswith("+") or _ANY not in words}
+    return {words: right for words, right in rights.items() if not right.startswith("~") or _ANY not in words}
+
+
+def _right(words: Sequence[str], reply: object) -> str:
+    """Return the right; the name of a command that the server does not know, or knows by another name."""
+    return _name(words) if is_unknown_command(reply) else missing_right(str(reply), words)[1]
 
 
 def _filled(commands: Sequence[str], keys: Sequence[str]) -> list[list[str]]:

@@ -42,6 +42,7 @@ from spark_streams.connector.deadletter.envelope import (
 )
 from spark_streams.connector.keys import read_retry_stream
 from spark_streams.connector.wire.connection import Reply
+from spark_streams.connector.wire.replies import is_error
 from spark_streams.connector.wire.session import Session
 from spark_streams.connector.wire.xinfo import stream_states
 from spark_streams.operations.journey.entry_facts import EntryFacts
@@ -190,6 +191,7 @@ def _retry_line(copy: Copy, attempts: int | None, delays: Reply) -> JourneyLine:
     delay, values = delay_after(delays, attempts), {**values, "attempt": attempts + 1}
     if delay is None:
         why = "no delay is recorded: without a query that has retryDelay it is not returned"
+        why = "the user may not read the retry delays of the group" if is_error(delays) else why
         return JourneyLine("waiting", shown, source, copy.id.ms, why, group, values)
     return JourneyLine("waiting", shown, source, copy.id.ms, "", group, {**values, "due_ms": copy.id.ms + delay})
 
@@ -217,16 +219,16 @@ def origin_lines(facts: EntryFacts) -> list[JourneyLine]:
     return lines
 
 
-def sent_back_lines(facts: EntryFacts, found: Found, is_moving: bool) -> list[JourneyLine]:
-    """Return what a dead letter was sent back as. is_moving: a redrive of its stream is writing entries just now."""
-    is_left = facts.fields is not None and not is_moving
+def sent_back_lines(facts: EntryFacts, found: Found, moving: str) -> list[JourneyLine]:
+    """Return what a dead letter was sent back as. moving: why a redrive may be moving it just now; empty: none is."""
+    is_left = facts.fields is not None and not moving
     doubt = f"the dead letter is still there, and {_FORGED}" if is_left else _FORGED
     if found.copies:
         return [_sent_back_line(facts, copy, doubt) for copy in found.copies]
     if is_left:
         shown = "still a dead letter: a redrive deletes what it has sent back"
         return [JourneyLine("not sent back", shown, "XRANGE")]
-    why = "a redrive writes entries just now" if is_moving else found.unread or (
+    why = moving or found.unread or (
         f"nothing that names it is in {', '.join(map(name_text, found.searched)) or 'no stream'}: it was deleted "
         "(rstream dead purge), or sent to another stream (--sent-to), or the entry has left the stream"
     )  # fmt: skip

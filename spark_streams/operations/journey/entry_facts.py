@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.admin.groups import Mark, count_between, fetch_marks_of_stream, nth_from
-from spark_streams.connector.wire.connection import Argument, Reply, ReplyError, Server
-from spark_streams.connector.wire.replies import is_no_group, is_no_such_key, milliseconds
+from spark_streams.connector.wire.connection import Argument, ReplyError, Server
+from spark_streams.connector.wire.replies import is_no_group, milliseconds
 from spark_streams.connector.wire.xinfo import (
     GroupInfo,
     IdempotentAdds,
@@ -78,13 +78,10 @@ def fetch_facts(server: Server, stream: Name, entry: StreamId, limit: int) -> En
     ]  # fmt: skip
     clock, before, groups, found, after, ttl = node.pipeline(asked)
     state = read_stream_state(server, stream, before)
-    if isinstance(clock, ReplyError):
-        raise server.error_of(clock, ("TIME",))
+    server.answer(("TIME",), clock)
     if not state.exists:
         return EntryFacts(stream, entry, milliseconds(clock), state, state, None)
-    for command, reply in zip(asked[2:4], (groups, found), strict=True):
-        if isinstance(reply, ReplyError):
-            raise server.error_of(reply, command)
+    server.checked(asked[2:4], [groups, found])
     marks, refused = fetch_marks_of_stream(server, stream)
     return EntryFacts(
         stream,
@@ -105,20 +102,11 @@ def fetch_facts(server: Server, stream: Name, entry: StreamId, limit: int) -> En
 
 def _fetch_group(server: Server, stream: Name, entry: StreamId, info: GroupInfo, limit: int) -> GroupFacts:
     asked = ("XPENDING", stream, info.name, bytes(entry), bytes(entry), 1)
-    pending = _unless_gone(server, asked, server.pipeline([asked])[0])
-    if pending:
+    [pending] = server.execute_all([asked], is_no_group)
+    if pending and not is_no_group(pending):  # the group was not deleted in the meantime
         return GroupFacts(info, Pending(*pending[0][1:4]))
     if entry <= info.last_delivered or not isinstance(stream, str):
         return GroupFacts(info)
     last, end = nth_from(server, stream, info.last_delivered, limit), entry.previous()
     before = count_between(server, stream, info.last_delivered, min(last, end))
     return GroupFacts(info, None, before, at_least=last < end and before >= limit)
-
-
-def _unless_gone(server: Server, command: Sequence[Argument], reply: Reply) -> Sequence[Reply]:
-    """Return the reply; nothing if the group was deleted in the meantime. Raises ServerReplyError."""
-    if is_no_group(reply) or is_no_such_key(reply):
-        return ()
-    if isinstance(reply, ReplyError):
-        raise server.error_of(reply, command)
-    return reply  # type: ignore[no-any-return]

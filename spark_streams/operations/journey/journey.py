@@ -13,7 +13,7 @@ from spark_streams.connector.admin.dead_letters import (
     dead_letter_streams,
     fetch_delays,
     fetch_origins,
-    is_redriven_now,
+    why_moving,
 )
 from spark_streams.connector.deadletter.envelope import is_dead_letter, raw, text
 from spark_streams.connector.keys import is_returned, read_retry_stream
@@ -134,8 +134,9 @@ def _journey(
 
 def _copies(session: Session, stream: bytes, entry: StreamId, limit: int) -> tuple[Found, Found]:
     """Return (dead letters of an entry, its copies that wait for a retry or were returned)."""
-    dead = session.run(lambda server: [letters.key for letters in dead_letter_streams(server)])
-    parsed = {name: read_retry_stream(text(name)) for name in session.run(list_streams)}
+    names = session.run(list_streams)
+    dead = session.run(lambda server: [letters.key for letters in dead_letter_streams(server, names)])
+    parsed = {name: read_retry_stream(text(name)) for name in names}
     retries = [name for name, retry in parsed.items() if retry is not None and retry.stream == text(stream)]
     matches = of_entry(stream, entry)
     return find_copies(session, dead, matches, limit), find_copies(session, retries, matches, limit)
@@ -192,10 +193,10 @@ def _sent_back(
         return [], ()
     if is_never_added(facts) or read_retry_stream(text(stream)) is not None:
         return [], ()
-    is_moving = session.run(lambda server: is_redriven_now(server, text(stream)))
+    moving = session.run(lambda server: why_moving(server, text(stream)))
     streams = [raw(origin) for origin, _ in sorted(origins or ())]
     found = find_copies(session, [*streams, *map(_raw, sent_to)], of_dead_letter(stream, facts.id), limit)
-    return sent_back_lines(facts, found, is_moving), found.copies
+    return sent_back_lines(facts, found, moving), found.copies
 
 
 def _raw(stream: Name) -> bytes:

@@ -37,7 +37,7 @@ from spark_streams.connector.deadletter.envelope import raw
 from spark_streams.connector.errors import NotPermittedError, RStreamError, ServerError, ServerUnreachableError
 from spark_streams.connector.keys import read_retry_stream
 from spark_streams.connector.lag.margin import Margin, MarginWindow, NodeMemory, node_memories
-from spark_streams.connector.lag.survey import GroupLag, StreamSummary, survey
+from spark_streams.connector.lag.survey import GroupLag, Refused, StreamSummary, survey
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import KeptConnection
 from spark_streams.connector.wire.connection import ReplyTooLargeError, Server
@@ -132,7 +132,7 @@ class CountedDeadLetters:
         server: Server,
         streams: Sequence[StreamSummary],
         keys: Mapping[str, str | bytes],
-        refused: Callable[[RStreamError], None],
+        refused: Refused,
     ) -> None:
         """Continue to count for some time. keys: by the displayed name of a stream. refused: receives an error for each
         stream that the user may not read. Raises ServerError."""
@@ -151,7 +151,7 @@ class CountedDeadLetters:
             )
         self._read(server, keys, refused)
 
-    def _read(self, server: Server, keys: Mapping[str, str | bytes], refused: Callable[[RStreamError], None]) -> None:
+    def _read(self, server: Server, keys: Mapping[str, str | bytes], refused: Refused) -> None:
         """Read a page of each stream in turn, until all are counted or the time is over."""
         deadline = self._now() + self._seconds
         turns = deque(name for name, progress in self._progress.items() if progress.counts.next_range is not None)
@@ -204,9 +204,6 @@ class CountedDeadLetters:
     def uncounted(self) -> dict[str, int]:
         """The number of entries of each stream that are not counted yet."""
         return {name: progress.counts.uncounted for name, progress in sorted(self._progress.items())}
-
-
-Refused = Callable[[RStreamError], None]
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 import redis
 
+from spark_streams.connector.errors import RStreamError, ServerReplyError, WrongKeyTypeError
 from spark_streams.connector.lag.survey import GroupLag, survey, trimmed_line, view_streams
+from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.connection import Connection
 from spark_streams.connector.wire.scan import list_streams
 from tools.machine_time import machine_seconds
-from tools.servers.server import Server
+from tools.servers.server import Server, running_redis, skip_without_redis
 
 
 def add(client: redis.Redis, stream: str, count: int, **first: Any) -> list[str]:
@@ -207,3 +210,40 @@ def test_entries_that_were_trimmed_before_a_group_has_read_them_are_counted(
     assert told() == (1, "1 entry of s was trimmed before group g read it, by the server's counts")
     client.xgroup_setid("s", "g", "0-1")
     assert told() == (None, "whether entries of s were trimmed before group g read them is not known")
+
+
+@pytest.mark.parametrize("command", ["XPENDING", "XRANGE"])
+def test_a_group_that_cannot_be_read_is_not_taken_for_a_deleted_one(command: str) -> None:
+    """The operator has renamed a command, so its error is no missing right. The group is ten entries behind."""
+    skip_without_redis()
+    with running_redis("--rename-command", command, "") as server, server.client() as client:
+        add(client, "s", 10)
+        client.xgroup_create("s", "g", id="0")
+        with connect(Address.parse(server.url)) as connection, pytest.raises(ServerReplyError, match=command):
+            survey(connection, ["s"])
+        with connect(Address.parse(server.url)) as connection, pytest.raises(ServerReplyError, match=command):
+            survey(connection, ["s"], refused=lambda error: None)
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_a_group_whose_entries_cannot_be_counted_is_reported_unless_its_stream_is_gone(
+    client: redis.Redis, connection: Connection, monkeypatch: pytest.MonkeyPatch, is_deleted: bool
+) -> None:
+    """Between two pages of a count its stream is deleted, or its key gets another type."""
+    ids = add(client, "s", 60)
+    client.xdel("s", ids[40])
+    client.xgroup_create("s", "g", id=ids[9])
+    pipeline = connection.pipeline
+
+    def changed(commands: Any) -> Any:
+        if [command[0] for command in commands] == ["XRANGE"]:
+            client.delete("s") if is_deleted else client.set("s", "no stream")
+        return pipeline(commands)
+
+    monkeypatch.setattr(connection, "pipeline", changed)
+    if is_deleted:
+        assert stand(connection).lag == 0
+    else:
+        errors: list[RStreamError] = []
+        assert survey(connection, ["s"], refused=errors.append).groups == ()
+        assert [type(error) for error in errors] == [WrongKeyTypeError]

@@ -14,6 +14,7 @@ from spark_streams.cli import main
 from spark_streams.connector.deadletter.envelope import dead_letter_fields
 from spark_streams.connector.keys import retry_stream, returned_stream
 from spark_streams.connector.shards.names import shards_of
+from spark_streams.connector.wire.connection import Connection
 from tests.connector.shards.making import frame, sequence, sharded, shards_there
 from tests.connector.sink.writing import batch_of, close, write
 from tools.driving import ALL, NEVER_AHEAD, another_reader, forget_all, rows, stop_all
@@ -139,6 +140,34 @@ def test_one_entry_that_one_of_several_groups_has_not_read_is_enough(
         client.xreadgroup(late, "c", {NAMES[shard]: ">"})
         client.xack(NAMES[shard], late, client.xrevrange(NAMES[shard], count=1)[0][0])
         assert rstream(server, "shards", "orders", "--delete", "--yes").exit_code == 0
+
+
+@pytest.mark.parametrize("place", [0, 2])
+def test_an_entry_that_is_added_while_shards_are_deleted_is_kept(
+    server: Server, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    """It is added behind the check of all shards, right before one of them is deleted."""
+    with server.client() as client:
+        for name in NAMES:
+            client.xgroup_create(name, "g", id="$")
+        send = Connection.send
+
+        def added_before(self: Connection, data: bytes) -> None:
+            deletes = b"\r\nDEL\r\n" in bytes(data) and NAMES[place].encode() in bytes(data)
+            if deletes and client.xlen(NAMES[place]) == lengths[place]:
+                client.xadd(NAMES[place], {"n": "late"})
+            send(self, data)
+
+        lengths = [client.xlen(name) for name in NAMES]
+        monkeypatch.setattr(Connection, "send", added_before)
+        refused = rstream(server, "shards", "orders", "--delete", "--yes")
+        assert refused.exit_code == 1, refused.output
+        assert f"{place} of 4 shards were deleted: group 'g' has not read all entries of" in refused.output
+        assert client.xrevrange(NAMES[place], count=1)[0][1] == {b"n": b"late"}
+        assert client.exists(*NAMES[place:], "rstream:shards:{orders}") == 5 - place
+        client.xreadgroup("g", "c", {NAMES[place]: ">"}, noack=True)
+        assert rstream(server, "shards", "orders", "--delete", "--yes").exit_code == 0
+        assert not client.exists(*NAMES, "rstream:shards:{orders}")
 
 
 def test_force_deletes_shards_unread(server: Server) -> None:

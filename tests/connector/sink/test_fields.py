@@ -407,6 +407,19 @@ def test_a_row_whose_id_holds_something_else_is_named(server: Server, changed: s
         put(server, again, "at-least-once", idColumn="key")
 
 
+@pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
+def test_a_replay_finds_rows_whose_id_the_server_completes_only_by_the_ledger(server: Server, delivery: str) -> None:
+    """Equal rows may be several entries, so an entry with the same fields does not prove that a row is there."""
+    rows = {"n": [1, 1, 2], "key": ["5-*", "5-*", "6-*"]}
+    put(server, rows, delivery, idColumn="key")
+    if delivery == "exactly-once":
+        put(server, rows, delivery, idColumn="key")
+    else:
+        with pytest.raises(EntryIdError, match="finds its rows only by complete IDs"):
+            put(server, rows, delivery, idColumn="key")
+    assert numbers(server)[1] == 2
+
+
 def test_a_connection_that_is_cut_does_not_make_rows_with_ids_an_error(
     server: Server,
 ) -> None:

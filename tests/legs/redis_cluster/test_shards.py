@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
+from spark_streams.cli import main
 from spark_streams.connector.errors import ShardsError
 from spark_streams.connector.keys import shards_key, slot_of
+from spark_streams.connector.lag import survey
 from spark_streams.connector.shards.names import shards_of
 from spark_streams.connector.sink.chunks import Destination
 from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connection import Server
 from spark_streams.connector.wire.session import Session
 from tests.connector.shards.making import Row, by_key, frame, sequence, sharded
 from tests.connector.sink.writing import batch_of, close, options, write
@@ -60,6 +64,30 @@ def test_shards_are_spread_over_the_masters(cluster: RedisCluster) -> None:
     one = reader(cluster.server, streams="orders", ordered="true")
     begin = one.initialOffset()
     assert sorted(row["n"] for row in rows(one, begin, one.latestOffset(begin, ALL))) == list(range(2_000))
+
+
+def test_an_entry_that_is_added_to_a_shard_while_they_are_deleted_is_kept(cluster: RedisCluster) -> None:
+    """The shards are on several masters, so each is checked and deleted on its own."""
+    sharded(cluster.url, count=8)
+    deleting = CliRunner().invoke
+    command = ["shards", "orders", "--delete", "--yes", "--url", cluster.url]
+    with Session(Address.parse(cluster.url), is_known=True) as session, pytest.MonkeyPatch.context() as patch:
+        for name in NAMES:
+            session.get().execute("XGROUP", "CREATE", name, "g", "$")
+        view = survey.view_streams
+
+        def added_behind_the_check(server: Server, names: Sequence[str]) -> list[survey.StreamView]:
+            viewed = view(server, names)
+            if names == [NAMES[5]] and not viewed[0].length:
+                session.get().execute("XADD", NAMES[5], "*", "n", "late")
+            return viewed
+
+        patch.setattr(survey, "view_streams", added_behind_the_check)
+        assert "5 of 8 shards were deleted: group 'g' has not read" in deleting(main, command).output
+        assert session.get().execute("XLEN", NAMES[5]) == 1
+        session.get().execute("XREADGROUP", "GROUP", "g", "c", "NOACK", "STREAMS", NAMES[5], ">")
+        assert deleting(main, command).exit_code == 0
+        assert session.get().execute("EXISTS", *NAMES, shards_key("orders")) == 0
 
 
 @pytest.mark.in_turn

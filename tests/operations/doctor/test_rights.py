@@ -22,6 +22,7 @@ from spark_streams.operations.doctor.rights import (
     REDRIVE,
     USES,
     WRITING,
+    Missing,
     ask_rights,
     names_of,
     rights_findings,
@@ -31,7 +32,7 @@ from tests.connector.sink.writing import batch_of, close, frame, numbers, option
 from tests.connector.source.limited_user import read_in_all_ways
 from tests.legs.identity.documented_rights import rights
 from tools.key_copies import copies
-from tools.servers.server import Server
+from tools.servers.server import Server, running_redis, skip_without_redis
 
 Makes = Callable[..., Server]
 
@@ -57,6 +58,18 @@ def lacking(server: Server, *streams: str, uses: tuple[str, ...] = USES) -> dict
         found = ask_rights(connection, uses, streams)
         assert connection.execute("ECHO", "in step") == b"in step"
     return {use: missing.rights for use, missing in found.items()}
+
+
+@pytest.mark.parametrize("streams", [("s",), ()])
+def test_a_command_that_the_server_does_not_know_is_lacking(streams: tuple[str, ...]) -> None:
+    """The operator has renamed it. A query that needs it fails."""
+    skip_without_redis()
+    with running_redis("--rename-command", "XCLAIM", "") as server:
+        missing = lacking(server, *streams)
+        assert missing == {LOOKING: (), READING: ("xclaim",), WRITING: (), REDRIVE: ()}
+        found = list(rights_findings("default", {use: Missing(rights) for use, rights in missing.items()}, streams))
+    assert [one.level for one in found] == [Level.WARNING, Level.OK]
+    assert found[0].remedy == "the server does not know xclaim: remove rename-command from its configuration"
 
 
 def test_who_may_do_everything_lacks_nothing_and_nothing_is_done(server: Server) -> None:

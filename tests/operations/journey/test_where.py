@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from spark_streams.base.ids import MAX_ID
 from spark_streams.cli import main
+from spark_streams.connector.deadletter.mover import redrive_key
 from spark_streams.connector.deadletter.post import FailedEntry, now, post
 from spark_streams.connector.deadletter.waiting_entries import return_due_entries
 from spark_streams.connector.keys import delays_key, retry_stream, returned_stream
@@ -316,24 +317,46 @@ def test_a_missing_stream_is_an_error_with_the_nearest_name(server: Server, orde
     assert "orders" in str(ran.exception or "") + ran.output
 
 
-def test_a_user_who_may_only_look_is_told_what_stays_unknown(redis_server: Server) -> None:
+def told_to_one_who_may_only_look(server: Server, *words: str) -> list[dict[str, Any]]:
+    """The lines that a user gets who may read streams, but none of the product's keys."""
     rights = ("xinfo", "xrange", "xrevrange", "xlen", "xpending", "time", "echo", "scan", "type", "hello", "auth")
+    with server.client(decode_responses=True) as client:
+        client.execute_command("ACL", "SETUSER", "look", "reset", "on", ">p", "~*", *[f"+{right}" for right in rights])
+        client.execute_command("ACL", "SETUSER", "look", "+client", "+ping", "+info", "+select")
+        command = ["where", *words, "--json", "--url", server.url]
+        ran = CliRunner().invoke(main, command, env={"RSTREAM_USERNAME": "look", "RSTREAM_PASSWORD": "p"})
+        client.execute_command("ACL", "DELUSER", "look")
+    assert ran.exit_code == 0, ran.output
+    found: list[dict[str, Any]] = json.loads(ran.output)[0]["lines"]
+    return found
+
+
+def test_a_user_who_may_only_look_is_told_what_stays_unknown(redis_server: Server) -> None:
     with redis_server.client(decode_responses=True) as client:
         client.flushall()
-        entry = client.xadd("orders", {"n": 1})
+        entry, waiting = client.xadd("orders", {"n": 1}), client.xadd("orders", {"n": 2})
         client.xgroup_create("orders", "etl", id="0")
         client.xreadgroup("etl", "spark", {"orders": ">"})
         fail(redis_server, entry, "orders:dead", reason="decode")
+        fail(redis_server, waiting, retry_stream("orders", "etl", 1), deliveries="1")
+        client.set(str(delays_key("orders", "etl"), "ascii"), "60000")
         client.set(str(committed_key("orders", "etl", "spark"), "ascii"), f"{entry} 1.a-b")
-        client.execute_command("ACL", "SETUSER", "look", "reset", "on", ">p", "~*", *[f"+{right}" for right in rights])
-        client.execute_command("ACL", "SETUSER", "look", "+client", "+ping", "+info", "+select")
-        words = ["where", "orders", entry, "--json", "--url", redis_server.url]
-        ran = CliRunner().invoke(main, words, env={"RSTREAM_USERNAME": "look", "RSTREAM_PASSWORD": "p"})
-        client.execute_command("ACL", "DELUSER", "look")
-    assert ran.exit_code == 0, ran.output
-    found = json.loads(ran.output)[0]["lines"]
-    [dead] = [line for line in found if line["event"] == "dead"]
-    assert (dead["exact"], "may not read" in dead["because"]) == (False, True)
+        letter = client.xrange("orders:dead")[0][0]
+    for event, words in {
+        "dead": ("orders", entry), "waiting": ("orders", waiting), "sent back": ("orders:dead", letter)
+    }.items():  # fmt: skip
+        [line] = [line for line in told_to_one_who_may_only_look(redis_server, *words) if line["event"] == event]
+        assert (line["exact"], "may not read" in line["because"]) == (False, True), line
+
+
+def test_a_redrive_whose_state_another_version_has_written_may_be_moving_the_letter(
+    server: Server, client: redis.Redis, orders: list[str]
+) -> None:
+    fail(server, orders[4], "orders:dead")
+    letter = client.xrange("orders:dead")[0][0]
+    assert one(server, "not sent back", "orders:dead", letter)["exact"]
+    client.set(str(redrive_key("orders:dead"), "ascii"), "a form of another version")
+    assert not one(server, "sent back", "orders:dead", letter)["exact"]
 
 
 def test_the_text_has_a_line_for_each_event_with_its_source(server: Server, orders: list[str]) -> None:

@@ -8,6 +8,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
+from spark_streams.connector.errors import UnsupportedError
 from spark_streams.connector.spark import arrow as row_form
 from spark_streams.connector.spark.arrow import rows_for_spark, tuples_of
 
@@ -43,6 +44,15 @@ def test_a_map_with_a_name_twice_gives_spark_both_pairs() -> None:
     [[fields]] = tuples_of(entry)
     assert fields == {b"a": b"2", b"b": b"3"}
     assert list(fields.items()) == pairs
+
+
+@pytest.mark.parametrize(("days", "kind"), [(2_932_897, pa.date32()), (-719_163, pa.date32()),
+    ([2_932_897], pa.list_(pa.date32())), (253_402_300_800_000_000, pa.timestamp("us", "UTC")),
+])  # fmt: skip
+def test_a_time_that_python_has_not_is_an_error_that_names_its_column(days: object, kind: pa.DataType) -> None:
+    batch = pa.RecordBatch.from_arrays([pa.array([days], kind)], ["seen"])
+    with pytest.raises(UnsupportedError, match="column 'seen' has a time outside the years 1 to 9999.*arrowBatches"):
+        list(tuples_of(batch))
 
 
 def test_a_batch_without_columns_has_rows() -> None:

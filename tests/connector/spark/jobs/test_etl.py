@@ -237,6 +237,8 @@ def test_a_value_in_a_message_is_short_and_text(
             "table.format .delta.: .*DATA_SOURCE_NOT_FOUND.*jars.packages",
         ),
         ("schema", {"ddl": "n INTT"}, r"schema.ddl: \["),
+        ("schema", {"ddl": "n INT, m INT, N STRING"}, "schema.ddl has n and N: they are one name in SQL"),
+        ("columns", {"N": "INT"}, "schema.avro has n and N: they are one name in SQL"),
         (
             "schema",
             {"ddl": "n INT, wait INTERVAL DAY"},
