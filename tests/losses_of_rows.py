@@ -3,7 +3,6 @@ same tests for one server with a replica (tests/legs/sentinel) and for a cluster
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 
 import pytest
@@ -13,6 +12,7 @@ from spark_streams.connector.options.access_options import SinkOptions
 from spark_streams.connector.wire.address import Patience
 from tests.connector.sink.writing import batch_of, close, frame, options, write
 from tests.lagging import Lagging, ask
+from tests.remedies import hset_of
 from tools.patience import with_patience
 
 ROWS = list(range(100, 160))
@@ -40,9 +40,7 @@ def rows_in(lagging: Lagging, *streams: str) -> Counter[int]:
 
 def obey(lagging: Lagging, error: pytest.ExceptionInfo[LedgerError]) -> None:
     """Do what the error says, but for adding what is missing."""
-    found = re.search(r"HSET (\S+) (\S+) (\d+) (to go on|and start)", error.value.message)
-    assert found, error.value.message
-    ask(lagging, ("HSET", found[1], found[2].strip('"'), found[3]))
+    ask(lagging, ("HSET", *hset_of(error.value.message)))
 
 
 class LossesOfRows:

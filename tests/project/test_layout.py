@@ -62,7 +62,8 @@ CONNECTOR = {
         *("shards", "spark", "wire"),
     },
     "sink": {
-        *("deadletter", "errors", "keys", "options", "retention", "shards", "source", "spark", "wire"),
+        *("deadletter", "errors", "keys", "operator_commands", "options", "retention", "shards", "source", "spark"),
+        "wire",
     },
     "watch": {"counters", "deadletter", "errors", "keys", "lag", "options", "shards", "source", "spark", "wire"},
     # They read and write streams by format("rstream"): source and sink are not among these.

@@ -11,6 +11,7 @@ from dataclasses import replace
 from spark_streams.base.numbers import parse_number
 from spark_streams.connector.errors import LedgerError
 from spark_streams.connector.keys import ANY_RUN, LOSSY, batch_kind_field
+from spark_streams.connector.operator_commands import shell_words
 from spark_streams.connector.sink.batch import Batch
 
 _log = logging.getLogger("spark_streams.sink")
@@ -219,14 +220,14 @@ def lost_closed(batch: Batch, stream: str, rows: int, recorded: int) -> LedgerEr
     """The record says that this batch is closed, but the head of one of its streams does not."""
     return LedgerError(
         f"{_name(batch)} was complete, with {rows} rows for stream {stream!r}, but the stream's ledger has {recorded}. "
-        f'Cause: {_SERVER_LOST}. To write the missing rows, and no row twice, HSET {batch.record} "" '
+        f'Cause: {_SERVER_LOST}. To write the missing rows, and no row twice, HSET {shell_words([batch.record])} "" '
         f"{batch.number - 1} and start the query again. If keys of the ledger were deleted, this writes all its rows a "
         f"second time. To keep the rows in the stream, {_accept(batch)}"
     )
 
 
 def _add_missing(batches: str, head: bytes, number: int) -> str:
-    shown = head.decode("utf-8", "replace")
+    shown = shell_words([head.decode("utf-8", "replace")])
     return (
         f"Rows of {batches} may be missing: compare the stream with the entries that the query read, add missing rows, "
         f"and HSET {shown} done {number} to go on"

@@ -48,10 +48,10 @@ _ENTRYS = frozenset({"RSTREAM_SCHEMA", "RSTREAM_DECODE", "RSTREAM_ENTRY_ID"})
 # Texts of Spark that do not say what happened: a pattern, our name of the error, its message.
 _INSUFFICIENT = (
     (
-        re.compile(r"Python worker exited unexpectedly"),
+        re.compile(r"Python worker exited unexpectedly|terminated with exception: +SQLSTATE: |^java.io.EOFException\n"),
         "PythonWorkerEnded",
-        "a Python worker of Spark ended while it processed rows{streams}{frame}. Causes are too little memory, a crash "
-        "in native code, a signal, and os._exit. If the same entry does it each time, set maxDeliveries",
+        "a Python process of Spark ended while it read or processed rows{streams}{frame}. Causes are too little "
+        "memory, a crash in native code, a signal, and os._exit. If one entry does it each time, set maxDeliveries",
     ),
     (
         re.compile(r"Python worker (?:failed )?to connect back|StreamingPythonRunnerInitializationTimeoutException"),

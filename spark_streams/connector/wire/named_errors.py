@@ -155,7 +155,7 @@ def not_permitted(where: str, text: str, words: Sequence[str]) -> errors.NotPerm
     """Return the error for a missing right. where: the command and the server."""
     action, right = missing_right(text, words)
     return errors.NotPermittedError(
-        f"{where}: the url's user has no right to {action} ({text}); give it with ACL SETUSER user {right} "
+        f"{where}: the url's user has no right to {action} ({text}); give it with ACL SETUSER USER {right} "
         "(rstream help access lists all rights that are needed)",
         "NOPERM",
         right,

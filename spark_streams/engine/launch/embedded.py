@@ -200,7 +200,7 @@ def _folder(meeting: Path | None) -> Path:
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise EngineStartError(f"{folder} is not a directory of this user: refusing to share an engine through it")
     if status.st_mode & 0o077:
-        raise EngineStartError(f"{folder} is open to other users: run chmod 700 {folder}")
+        raise EngineStartError(f"{folder} is open to other users: run chmod 700 {shlex.quote(str(folder))}")
     for name in _FILES:
         refuse_foreign(folder / name)
     return folder

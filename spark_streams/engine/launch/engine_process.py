@@ -42,7 +42,8 @@ def check_length(path: Path) -> Path:
     """Return the path if it is short enough for a Unix socket. Raises EngineStartError."""
     if not fits(path):
         raise EngineStartError(
-            f"the socket path {path} is too long for a Unix socket (limit {_SOCKET_PATH_LIMIT} bytes)"
+            f"the socket path {path} is too long for a Unix socket (limit {_SOCKET_PATH_LIMIT} bytes). Set "
+            "RSTREAM_EMBEDDED_DIR to a shorter path, for all programs that share the engine"
         )
     return path
 

@@ -232,5 +232,5 @@ def _require_unneeded(server: Server, shard_set: ShardSet, names: Sequence[str],
             reader = f"group {late[0]!r} has not" if late else "no group has"
             raise StreamStateError(
                 f"{done}: {reader} read all entries of {view.stream!r} at {server.address}; "
-                f"{command_on(shard_set.stream, 'lag')} shows how far groups are behind; --force deletes unread entries"
+                f"{command_on(view.stream, 'lag')} shows how far groups are behind; --force deletes unread entries"
             )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Callable
 from typing import Any
 
@@ -179,7 +181,10 @@ def test_shards_of_two_numbers_without_a_key(server: Server, client: redis.Redis
     listed = json.loads(rstream(server, "shards", "--json"))
     assert [(one["shards"], one["key"]) for one in listed] == [(3, False), (4, False)]
     delete = ("shards", "orders", "--delete", "--count", "3", "--yes")
-    assert "no group has read all entries of 'orders:0/3:" in rstream(server, *delete)
+    refused = rstream(server, *delete)
+    assert "no group has read all entries of 'orders:0/3:" in refused
+    [shown] = re.findall("rstream (lag .+) shows how far groups are behind", refused)
+    assert rstream(server, *shlex.split(shown)) == "none\n"
     assert [batch[0] for batch in drain(reader(server, group="h", streamsPattern="orders:*/3:*"))] == [-1]
     stop_all()
     rstream(server, *delete)

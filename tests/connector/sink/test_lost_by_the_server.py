@@ -24,6 +24,7 @@ from tests.connector.sink.writing import (
     options,
     write,
 )
+from tests.remedies import hset_of
 from tools.servers.server import Server
 
 ROWS = list(range(100, 160))
@@ -62,9 +63,7 @@ def test_the_lost_end_of_the_batch_before_is_an_error_and_its_remedy_doubles_not
     for _ in range(2):
         with pytest.raises(LedgerError, match=expected) as error:
             batch_done(server, batch_of(2), [7, 8], stream)
-    assert "HSET rstream:sink:{out}:q done 1 to go on" in error.value.message
-    with server.client() as client:
-        client.hset("rstream:sink:{out}:q", "done", 1)
+    obey(server, error.value.message)
     batch_done(server, batch_of(2), [7, 8], stream)
     batch_done(server, batch_of(3), [9], stream)
     assert numbers(server) + (numbers(server, "other") if stream == "other" else Counter()) == Counter(
@@ -86,20 +85,40 @@ def test_a_batch_that_is_run_again_writes_what_the_server_has_lost(server: Serve
     assert numbers(server) == Counter([1, 2, 3, *ROWS])
 
 
-def test_what_a_stream_has_lost_alone_is_an_error(server: Server) -> None:
-    """Its node of a cluster came back from an older file; the query's record stands on another one."""
-    batch_done(server, batch_of(0), [1, 2, 3])
-    before = Copy(server, b"out")
-    batch_done(server, batch_of(1), ROWS)
-    before.bring_back()
-    expected = "batch 1 of query q was done in stream 'out', but the stream's ledger has only batch 0"
-    for stream in ("out", "other"):
-        with pytest.raises(LedgerError, match=expected):
-            batch_done(server, batch_of(2), [7, 8], stream)
+def obey(server: Server, message: str) -> None:
+    key, field, value = hset_of(message)
     with server.client() as client:
-        client.hset("rstream:sink:{out}:q", "done", 1)
+        assert client.exists(key)
+        client.hset(key, field, value)
+
+
+@pytest.mark.parametrize("out", ["out", "my out"])
+def test_what_a_stream_has_lost_alone_is_an_error(server: Server, out: str) -> None:
+    """Its node of a cluster came back from an older file; the query's record stands on another one."""
+    batch_done(server, batch_of(0), [1, 2, 3], out)
+    before = Copy(server, out.encode())
+    batch_done(server, batch_of(1), ROWS, out)
+    before.bring_back()
+    expected = f"batch 1 of query q was done in stream '{out}', but the stream's ledger has only batch 0"
+    for stream in (out, "other"):
+        with pytest.raises(LedgerError, match=expected) as error:
+            batch_done(server, batch_of(2), [7, 8], stream)
+    obey(server, error.value.message)
     batch_done(server, batch_of(2), [7, 8], "other")
-    assert (numbers(server), numbers(server, "other")) == (Counter([1, 2, 3]), Counter([7, 8]))
+    assert (numbers(server, out), numbers(server, "other")) == (Counter([1, 2, 3]), Counter([7, 8]))
+
+
+@pytest.mark.parametrize("query", ["q", "q.dead letters"])  # as with transaction="dead letters"
+def test_a_closed_batch_that_is_run_again_is_written_after_the_command_of_the_error(server: Server, query: str) -> None:
+    batch_done(server, batch_of(0, query), [1, 2, 3])
+    before = Copy(server, b"out")
+    batch_done(server, batch_of(1, query), ROWS)
+    before.bring_back()
+    with pytest.raises(LedgerError, match="was complete, with 60 rows") as error:
+        batch_done(server, batch_of(1, query), ROWS)
+    obey(server, error.value.message)
+    batch_done(server, batch_of(1, query), ROWS)
+    assert numbers(server) == Counter([1, 2, 3, *ROWS])
 
 
 def test_a_batch_that_was_finished_without_the_ledger_is_none_that_was_lost(server: Server) -> None:

@@ -111,8 +111,22 @@ KeyError: 'EUR'
 def test_a_worker_that_ended_is_named(after: str, named: str) -> None:
     failure = failure_of(CRASH + after)
     assert failure.error == "PythonWorkerEnded"
-    assert f"a Python worker of Spark ended while it processed {named}" in failure.message
+    assert f"a Python process of Spark ended while it read or processed {named}" in failure.message
     assert failure.message.endswith("set maxDeliveries")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # Spark 4.3, after the source's own process was killed: in `awaitTermination`, and in the event of its end.
+        f"[STREAM_FAILED] Query [id = 1] terminated with exception:  SQLSTATE: XXKST\n== Query ==\n{OFFSET}",
+        "java.io.EOFException\n\tat java.base/java.io.DataInputStream.readInt(DataInputStream.java:397)\n",
+    ],
+)
+def test_a_source_process_that_ended_is_named_though_spark_says_nothing(text: str) -> None:
+    failure = failure_of(text)
+    assert failure.error == "PythonWorkerEnded"
+    assert "while it read or processed rows" in failure.message
 
 
 @pytest.mark.parametrize(

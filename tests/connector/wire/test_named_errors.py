@@ -91,7 +91,7 @@ def test_the_command_says_it_in_one_line(locked: Server) -> None:
 @pytest.mark.parametrize(
     ("rights", "command", "said"),
     [
-        (["-xadd"], ("XADD", "orders", "*", "a", "1"), "no right to run XADD (.*) ACL SETUSER user \\+xadd "),
+        (["-xadd"], ("XADD", "orders", "*", "a", "1"), "no right to run XADD (.*) ACL SETUSER USER \\+xadd "),
         (["-xgroup|create"], ("XGROUP", "CREATE", "orders", "g", "0"), "to run XGROUP CREATE .* \\+xgroup\\|create "),
         (["resetkeys", "~other"], ("XLEN", "orders"), "to use key 'orders' .* ~orders "),
         (["resetkeys", "~other"], ("XINFO", "STREAM", "orders"), "to use key 'orders' .* ~orders "),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -196,19 +197,20 @@ def test_the_shared_engine_goes_when_nobody_needs_it(meeting_place: Path) -> Non
 
 def test_a_foreign_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder that others can write to, or that is no folder, is not used."""
-    open_folder = tmp_path / "open"
+    open_folder = tmp_path / "open to all"
     open_folder.mkdir()
     open_folder.chmod(0o777)
     monkeypatch.setenv("RSTREAM_EMBEDDED_DIR", str(open_folder))
-    with pytest.raises(EngineStartError, match="open to other users: run chmod 700"):
+    with pytest.raises(EngineStartError, match="open to other users: run chmod 700 ") as error:
         locate()
+    assert shlex.split(str(error.value).rpartition("run ")[2]) == ["chmod", "700", str(open_folder)]
     link = tmp_path / "link"
     link.symlink_to(open_folder)
     monkeypatch.setenv("RSTREAM_EMBEDDED_DIR", str(link))
     with pytest.raises(EngineStartError, match="not a directory of this user"):
         locate()
     monkeypatch.setenv("RSTREAM_EMBEDDED_DIR", str(tmp_path / ("long" * 40)))
-    with pytest.raises(EngineStartError, match="too long for a Unix socket"):
+    with pytest.raises(EngineStartError, match="too long for a Unix socket .* Set RSTREAM_EMBEDDED_DIR to a shorter"):
         locate()
 
 

@@ -131,7 +131,7 @@ def test_rights_that_the_docs_name_are_enough(sentinels: Sentinels) -> None:
         other.execute_command("ACL", "SETUSER", "app", "reset", "on", ">pw", *asking[1].split())
         error = refused(url)
         assert "no right to run ROLE" in str(error)
-        assert "ACL SETUSER user +role" in str(error)
+        assert "ACL SETUSER USER +role" in str(error)
         admin.execute_command("ACL", "SETUSER", "limited", "+role")
         add(admin, 10)
         assert drain(reader(Server("redis", url))) == [list(range(10))]

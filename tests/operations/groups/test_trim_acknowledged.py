@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -154,6 +155,8 @@ def test_what_it_says_if_nothing_can_be_removed(client: redis.Redis, rstream: Rs
     client.xgroup_create("s", "g", "0")
     ran = rstream("trim", "s", "--acked")
     assert "the groups in column `needed by` have not finished any entry" in ran.stdout
+    [command] = re.findall("rstream (groups delete.*)", ran.stdout)
+    assert "dry run" in rstream(*command.replace("STREAM", "s").replace("GROUP", "g").split()).stdout
     assert "dry run, nothing was changed; with --yes: removed 0 entries of 1 stream\n" in ran.stdout
     assert rstream("trim", "s").exit_code == 2
     assert "RSTREAM_STREAM_MISSING" in rstream("trim", "nosuch", "--acked", "--yes").stderr

@@ -73,9 +73,10 @@ def test_groups_with_active_consumers_are_first(
     """Nobody has ever read from audit, which is further behind."""
     lines = rstream(server, "lag").output.splitlines()
     assert [line.split()[1] for line in lines[1:3]] == ["billing", "audit"]
-    assert lines[3] == "1 group has no consumer; rstream groups prune finds abandoned groups"
+    assert lines[3] == "1 group has no consumer; rstream groups prune --idle 1d finds abandoned groups"
+    assert "kept: group 'audit' of stream 'orders'" in rstream(server, "groups", "prune", "--idle", "1d").output
     monkeypatch.setattr(survey, "ACTIVE_MS", 0)
-    told = "1 group has no consumer, 1 group has not been read from in the last day; rstream groups prune finds"
+    told = "1 group has no consumer, 1 group has not been read from in the last day; rstream groups prune --idle"
     assert told in rstream(server, "lag").output
 
 

@@ -407,7 +407,7 @@ def test_a_right_that_is_missing_is_named_and_costs_what_takes_it(
     [labels] = samples_of(page, "rstream_missing_right")
     assert labels.startswith(f'{{right="{right}')  # of a subcommand, where the server says which
     assert ran.stderr.count("\n") == 1
-    assert f"ACL SETUSER user {right}" in ran.stderr
+    assert f"ACL SETUSER USER {right}" in ran.stderr
     assert "hidden-word" not in ran.output
     shown = {key.split("{")[0] for key in page}
     everything = {"rstream_stream_entries", "rstream_stream_memory_bytes", "rstream_server_memory_bytes"}
@@ -436,7 +436,7 @@ def test_a_user_who_may_not_search_for_streams_gets_an_error_and_may_name_them(
         client.xadd("orders", {"n": 1})
     url = user("~*", *NEEDED, "-scan")
     refused = once(url)
-    assert (refused.exit_code, "ACL SETUSER user +scan" in refused.stderr) == (1, True)
+    assert (refused.exit_code, "ACL SETUSER USER +scan" in refused.stderr) == (1, True)
     assert samples_of(read(once(url, "orders").stdout), "rstream_stream_entries") == {'{stream="orders"}': 1}
 
 

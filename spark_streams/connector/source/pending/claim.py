@@ -36,6 +36,7 @@ from spark_streams.connector.deadletter.post import (
     post,
 )
 from spark_streams.connector.keys import is_returned, origin_of
+from spark_streams.connector.operator_commands import command_on
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.commit_mark import committed_key
 from spark_streams.connector.source.counting import count_missing
@@ -210,9 +211,9 @@ class _Claiming:
         self.query.reported_fatal.add((stream, ids[0], len(ids)))
         _log.warning(
             "stream %r: %d entries of group %r, from %s on, are marked as fatal (XNACK FATAL), and this query has no "
-            "deadLetterStream. They stay pending and are not read. To list them: rstream pending %s --group %s "
-            "--entries 20. To move them to dead letters, set deadLetterStream and maxDeliveries",
-            stream, len(ids), group, ids[0], stream, group,
+            "deadLetterStream. They stay pending and are not read. To list them: %s. To move them to dead letters, set "
+            "deadLetterStream and maxDeliveries",
+            stream, len(ids), group, ids[0], command_on(stream, "pending", f"--group={group}", "--entries=20"),
         )  # fmt: skip
 
 

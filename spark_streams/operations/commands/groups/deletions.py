@@ -405,8 +405,8 @@ def trim(names: tuple[str, ...], acked: bool, exact: bool, yes: bool, only: Only
         report.notes.append(f"all entries stay of {counted(len(without_groups), 'stream')} without a group: {named}")
     if found and not any(one.acknowledged != 0 or one.removed for one in report.stream_reports):
         report.notes.append(
-            "the groups in column `needed by` have not finished any entry. Start their queries, or look for groups "
-            "that nobody uses: rstream groups prune --hold --idle 1d"
+            "the groups in column `needed by` have not finished any entry. Start their queries, or delete a "
+            "group that nobody uses: rstream groups delete STREAM --group GROUP"
         )
     if memory.limit:
         report.notes.append(f"the server uses {binary_size(memory.used)} of maxmemory {binary_size(memory.limit)}")

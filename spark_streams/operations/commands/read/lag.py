@@ -278,7 +278,7 @@ def _print(
     since = sum(not one.is_active for one in groups) - never
     told = ((never, "no consumer"), (since, "not been read from in the last day"))
     if said := [f"{counted(n, 'group')} {'has' if n == 1 else 'have'} {what}" for n, what in told if n]:
-        shared.say(f"{', '.join(said)}; rstream groups prune finds abandoned groups")
+        shared.say(f"{', '.join(said)}; rstream groups prune --idle 1d finds abandoned groups")
     if held:
         shared.say(_of_held(held))
 

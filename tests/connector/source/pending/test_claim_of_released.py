@@ -192,6 +192,7 @@ def test_a_fatal_entry_without_a_dead_letter_stream_stays_pending_and_is_named_o
     said = [record.getMessage() for record in caplog.records if "XNACK FATAL" in record.getMessage()]
     assert len(said) == 2  # one for each page
     assert "no deadLetterStream. They stay pending" in said[0]
+    assert "To list them: rstream pending s --group=g --entries=20. " in said[0]
     assert pending_count(client) == 3
     assert drain(reader(server, **LETTERS), start=at) == []
     assert client.xlen("dead") == 2
