@@ -86,7 +86,11 @@ class Destination:
             raise InvalidOptionError(f"neither option stream nor streamColumn is set, so rows have no stream. {remedy}")
         for option, name in (("streamColumn", self.stream_column), ("idColumn", self.id_column)):
             if name is not None:
-                _check_text(option, name, _only_column(option, name, schema))
+                kind = _only_column(option, name, schema)
+                if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+                    raise SchemaError(
+                        f"column {name!r}, which option {option} names, must be a string, not {kind}. Cast it"
+                    )
         if self.shard_by is not None:
             kind = _only_column("shardBy", self.shard_by, schema)
             if self.shard_by == FIELDS and pa.types.is_map(kind):
@@ -109,11 +113,6 @@ def _only_column(option: str, name: str, schema: pa.Schema) -> pa.DataType:
     if len(indices) > 1:
         raise SchemaError(f"the rows have {len(indices)} columns {name!r}, which option {option} names. Rename one")
     return schema.field(indices[0]).type
-
-
-def _check_text(option: str, name: str, kind: pa.DataType) -> None:
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-        raise SchemaError(f"column {name!r}, which option {option} names, must be a string, not {kind}. Cast it")
 
 
 @dataclass(frozen=True)
