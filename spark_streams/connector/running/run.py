@@ -158,15 +158,11 @@ def run(query: Runnable | Callable[[], Runnable], stop_within: str, traceback: b
             cut(running)
             raise
         except StreamingQueryException as error:
-            _note_failure(running, str(error))
+            if not is_of_connect(running):  # Spark Connect does not tell the sources
+                # For the dead letter of its entry, as watch does.
+                note_for_dead_letter(str(error), _options_of(running))
             raise
         return running
-
-
-def _note_failure(query: StreamingQuery, text: str) -> None:
-    """Note the error for the dead letter of its entry, as watch does. Spark Connect does not tell the sources."""
-    if not is_of_connect(query):
-        note_for_dead_letter(text, _options_of(query))
 
 
 @contextlib.contextmanager

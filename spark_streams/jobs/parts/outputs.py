@@ -263,7 +263,7 @@ class Outputs(WrittenPart):
     def write(self, judged: Judged, number: int) -> None:
         """Write the good rows of a micro-batch to all outputs. number: of the batch."""
         if self._sql is None:
-            self._write_all(judged.good, lambda: judged.good_count, number)
+            self._write_all(judged.good, lambda: sum(n for key, n in judged.counts().items() if key[1] is None), number)
             return
         transformed = apply_sql(judged.good, self._sql).persist()
         try:

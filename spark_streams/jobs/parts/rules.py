@@ -88,10 +88,6 @@ class Judged:
     good: DataFrame
     counts: Callable[[], Mapping[tuple[str, str, bool], int]]
 
-    @property
-    def good_count(self) -> int:
-        return sum(count for (_, reason, _), count in self.counts().items() if reason is None)
-
 
 class Rules(JobPart):
     """Rules that make a row good: its values fit `[columns]` (or `[schema]`, `[decode]`), and no `[[rule]]` holds.
@@ -194,7 +190,10 @@ class Rules(JobPart):
 
     def _count(self, verdicts: DataFrame) -> dict[tuple[str, str, bool], int]:
         """Return numbers of rows by stream, reason (null for good rows), and whether they wait for a retry."""
-        keys = ("_stream", "_reason", self._is_retried().alias("again"))
+        is_retried = F.lit(False)
+        if self._retry_delay:
+            is_retried = F.col("_reason").isNotNull() & (F.col("_attempt") <= len(delays(self._retry_delay)))
+        keys = ("_stream", "_reason", is_retried.alias("again"))
         with session_settings(verdicts.sparkSession, _PLANNED_AT_ONCE):
             rows = verdicts.groupBy(*keys).count().collect()
         return {(row["_stream"], row["_reason"], row["again"]): row["count"] for row in rows}
@@ -238,12 +237,6 @@ class Rules(JobPart):
         for name, table, is_null in self._required:
             message = F.lit(f"the row has no value for column {name!r}, which is NOT NULL in table {table}")
             yield F.when(is_null, _verdict(F.lit(f"null: {name}"), TableError.condition, message))
-
-    def _is_retried(self) -> Column:
-        """Return a column: whether a judged row waits for a retry."""
-        if not self._retry_delay:
-            return F.lit(False)
-        return F.col("_reason").isNotNull() & (F.col("_attempt") <= len(delays(self._retry_delay)))
 
     def _good(self, verdicts: DataFrame) -> DataFrame:
         return verdicts.where("_reason IS NULL").select(*[F.col(quoted(name)) for name in self.names])
