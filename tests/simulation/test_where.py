@@ -67,7 +67,7 @@ def counts_wrong(patch: pytest.MonkeyPatch) -> None:
 
 
 def sees_no_dead_letter(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(journey, "dead_letter_streams", lambda server: [])
+    patch.setattr(journey, "dead_letter_streams", lambda server, names: [])
 
 
 def sees_other_bytes(patch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Collection, Sequence
 
 from spark_streams.base.ids import StreamId
@@ -277,7 +278,8 @@ class Operator:
         if name == "keep the rows":
             self._stay_with(*words)
         elif name == "set done":
-            self._world.sink_client.hset(words[0], words[1].strip('"'), words[2])
+            key, field, value = shlex.split(" ".join(words))
+            self._world.sink_client.hset(key, field, value)
         elif name == "newer checkpoint":
             self._world.query.put_back()
         elif name == "write again":
