@@ -391,6 +391,6 @@ def waiting_lines(waiting: Mapping[bytes, int]) -> list[str]:
     """Return a line for each stream with entries of a deleted group that wait for a retry or are returned. Pure."""
     return [
         f"{entries:,} entries of the group in {stream!r} wait for a retry, and are not deleted. A query with "
-        f"retryDelay and a group of the same name reads them. To show them: rstream dead list"
+        "retryDelay and a group of the same name reads them. To show them: rstream dead list"
         for stream, entries in ((key.decode("utf-8", "backslashreplace"), count) for key, count in waiting.items())
     ]
