@@ -25,9 +25,8 @@ from spark_streams.connector.source.commit_mark import Mark
 from spark_streams.connector.source.offset import Offset
 from spark_streams.connector.source.pending.poison_record import PoisonState
 from spark_streams.connector.source.rows.column_report import ColumnReport
-from spark_streams.connector.wire.connection import Connection
+from spark_streams.connector.wire.connection import Connection, parse_replies
 from spark_streams.connector.wire.lease import Processes
-from spark_streams.connector.wire.replies import parse_replies
 from tests.project.written_formats import FOLDER, MINOR, form_of, live, recording
 from tools.driving import ALL, add, forget_all, reader
 from tools.servers.server import Server

@@ -54,7 +54,7 @@ from spark_streams.connector.sink.row_errors import (
     refuses_own_id,
     split_after_generated_ids,
 )
-from spark_streams.connector.wire.connection import Connection, Reply, ReplyError, Server, pack
+from spark_streams.connector.wire.connection import Connection, Reply, ReplyError, Server, pack, parse_replies
 from spark_streams.connector.wire.parts import in_parts
 from spark_streams.connector.wire.replies import (
     WATCHED_TRIES,
@@ -63,7 +63,6 @@ from spark_streams.connector.wire.replies import (
     is_id_form_unknown,
     is_no_such_key,
     may_hold_errors,
-    parse_replies,
     transact,
 )
 from spark_streams.connector.wire.session import Pipe, is_transient
@@ -183,7 +182,15 @@ class Delivery(ABC):
 
     @abstractmethod
     def read_replies(self, write: Write, replies: bytes) -> ReplyResult:
-        """Return what the replies to the commands and to the frame around them say."""
+        """Return what the replies to the commands and to the frame around them say. Raises as `_parsed` does."""
+
+    def _parsed(self, write: Write, raw: bytes) -> list[Reply]:
+        """Raises the named error of a refused end marker: the next group's replies follow it."""
+        replies = parse_replies(raw)
+        own = write.count + sum(map(bool, self.frame))
+        if write.pipe is not None and len(replies) > own:
+            write.pipe.server.answer(("ECHO",), replies[own])
+        return replies
 
     @abstractmethod
     def compare(self, server: Server, write: Write) -> Comparison:
@@ -222,7 +229,7 @@ class AtLeastOnce(Delivery):
             return ReplyResult(Event.EXECUTED)
         sent, temporary_refusal = write.rest.to_send, None
         to_retry, doubtful = np.zeros(len(sent), np.bool_), np.zeros(len(sent), np.bool_)
-        for place, refusal in find_errors(parse_replies(replies)):
+        for place, refusal in find_errors(self._parsed(write, replies)):
             if place < len(sent) and refuses_own_id(sent, place, refusal) and not is_id_form_unknown(refusal):
                 doubtful[place] = True
             elif not is_transient(refusal):
@@ -360,7 +367,7 @@ class ExactlyOnce(Delivery):
     def read_replies(self, write: Write, replies: bytes) -> ReplyResult:
         if _went_well(write.count, replies):
             return ReplyResult(Event.EXECUTED)
-        outcome = Outcome.read(parse_replies(replies))
+        outcome = Outcome.read(self._parsed(write, replies))
         if outcome.refusal is not None:
             return ReplyResult(Event.REFUSED_FOR_NOW, temporary_refusal=outcome.refusal)
         if outcome.results is None:

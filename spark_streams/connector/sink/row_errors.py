@@ -18,7 +18,7 @@ from spark_streams.connector.errors import EntryIdError, RowTooLargeError, RStre
 from spark_streams.connector.sink.chunks import Chunk, cut
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import NAMES, SMALL, fetch_limits
-from spark_streams.connector.wire.connection import ReplyError, Server
+from spark_streams.connector.wire.connection import ReplyError, Server, parse_replies
 from spark_streams.connector.wire.named_errors import ids_exhausted
 from spark_streams.connector.wire.replies import (
     ID_TOO_LOW,
@@ -26,7 +26,6 @@ from spark_streams.connector.wire.replies import (
     is_exhausted,
     is_id_form_unknown,
     is_id_refusal,
-    parse_replies,
 )
 from spark_streams.connector.wire.xinfo import stream_states
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from spark_streams.base.ids import MAX_ID, MIN_ID, StreamId
-from spark_streams.connector.wire.connection import Argument, PageSizer, Reply, Server, pack
-from spark_streams.connector.wire.replies import parse_replies
+from spark_streams.connector.wire.connection import Argument, PageSizer, Reply, Server, pack, parse_replies
 from spark_streams.connector.wire.xinfo import GroupInfo, StreamState, lag_of, stream_states
 
 _FIRST_PAGE = 10  # entries; their sizes are still unknown

@@ -102,6 +102,21 @@ class ReplyTooLargeError(Exception):
     """A reply exceeded the reader's limit. The connection is closed, so that the server drops it, too."""
 
 
+def each_reply(raw: bytes | memoryview) -> Iterator[Reply]:
+    """Yield the replies in a row as Python values; error replies stay values.
+
+    Raises hiredis.ProtocolError at the first byte that belongs to no reply.
+    """
+    reader = hiredis.Reader(replyError=ReplyError)
+    reader.feed(raw)  # type: ignore[arg-type]  # it takes any buffer
+    while (reply := reader.gets()) is not False:
+        yield reply
+
+
+def parse_replies(raw: bytes | memoryview) -> list[Reply]:
+    return list(each_reply(raw))
+
+
 def pack(*arguments: Argument) -> bytes:
     """Return the RESP request of one command. Surrogates stand for bytes that are not UTF-8."""
     try:
@@ -452,9 +467,7 @@ class Connection(Server):
         refused."""
         parts = [memoryview(reply) for reply in bytes(replies).split(self._mark_reply)]
         if len(parts) != self._separated:
-            reader = hiredis.Reader(replyError=ReplyError)
-            reader.feed(replies)  # type: ignore[arg-type]  # it takes any buffer
-            while (reply := reader.gets()) is not False:
+            for reply in each_reply(replies):
                 self.answer(("ECHO",), reply)
         return parts
 

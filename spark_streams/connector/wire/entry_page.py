@@ -19,9 +19,8 @@ import pyarrow.compute as pc
 
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.errors import ServerReplyError, UnsupportedError
-from spark_streams.connector.wire.connection import ReplyError
+from spark_streams.connector.wire.connection import ReplyError, each_reply
 from spark_streams.connector.wire.lines import DASH, Index, Mask, ShapeError, Spans
-from spark_streams.connector.wire.replies import each_reply
 from spark_streams.connector.wire.walk import ReadReplies, Shape
 
 UInt64s: TypeAlias = npt.NDArray[np.uint64]

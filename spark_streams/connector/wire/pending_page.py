@@ -21,10 +21,9 @@ import pyarrow as pa
 from spark_streams.base.ids import StreamId
 from spark_streams.connector.errors import ServerReplyError
 from spark_streams.connector.wire import parts
-from spark_streams.connector.wire.connection import ReplyError, pack
+from spark_streams.connector.wire.connection import ReplyError, each_reply, pack
 from spark_streams.connector.wire.entry_page import slices_of
 from spark_streams.connector.wire.lines import COLON, DOLLAR, STAR, Index, Lines, ShapeError
-from spark_streams.connector.wire.replies import each_reply
 
 _LINES_PER_ENTRY = 7
 _SMALL = 8 << 10  # bytes of replies below which the exact way is faster: about 170 entries

@@ -8,29 +8,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard, TypeVar
 
-import hiredis
-
 from spark_streams.connector.errors import ServerReplyError
 from spark_streams.connector.wire.connection import Argument, Connection, Known, Reply, ReplyError, Server, pack
 from spark_streams.connector.wire.named_errors import EXHAUSTED
 from spark_streams.connector.wire.parts import in_parts, most_streams
 
 SomeKey = TypeVar("SomeKey", bytes, str, bytes | str)
-
-
-def each_reply(raw: bytes | memoryview) -> Iterator[Reply]:
-    """Yield the replies in a row as Python values; error replies stay values.
-
-    Raises hiredis.ProtocolError at the first byte that belongs to no reply.
-    """
-    reader = hiredis.Reader(replyError=ReplyError)
-    reader.feed(raw)  # type: ignore[arg-type]  # it takes any buffer
-    while (reply := reader.gets()) is not False:
-        yield reply
-
-
-def parse_replies(raw: bytes | memoryview) -> list[Reply]:
-    return list(each_reply(raw))
 
 
 def find_errors(replies: Sequence[Reply]) -> list[tuple[int, ReplyError]]:

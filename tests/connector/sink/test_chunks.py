@@ -12,7 +12,7 @@ from spark_streams.connector.sink import writers
 from spark_streams.connector.sink.chunks import Chunk, Destination, encode_chunks
 from spark_streams.connector.sink.fields import text_columns
 from spark_streams.connector.sink.writers import BatchWriter, StreamWriter
-from spark_streams.connector.wire.replies import parse_replies
+from spark_streams.connector.wire.connection import parse_replies
 
 # Metadata columns as the source gives them, beside fields.
 ROWS = pa.RecordBatch.from_pydict(

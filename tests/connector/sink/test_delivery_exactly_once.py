@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from spark_streams.connector.errors import LedgerError
+from spark_streams.connector.errors import LedgerError, NotPermittedError
 from spark_streams.connector.sink.chunk_writer import SinkTask, TaskResult, append
 from spark_streams.connector.wire.connection import Connection, pack
 from spark_streams.connector.wire.session import Pipe, Session
@@ -332,6 +332,48 @@ def test_a_connection_that_is_lost_at_any_request_loses_and_doubles_nothing(serv
             assert numbers(server, "a") + numbers(server, "b") == Counter(rows), (turn, heard)
         if not lost_once:
             assert turn > 6
+            return
+    raise AssertionError("it does not end")
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+@pytest.mark.parametrize("code", ["BUSY", "NOPERM"])
+def test_an_end_marker_that_is_refused_loses_and_doubles_nothing(
+    redis_server: Server, monkeypatch: pytest.MonkeyPatch, code: str, delivery: str
+) -> None:
+    """The replies of two chunks then arrive as one. BUSY passes; NOPERM is the task's error, and the next attempt goes
+    on. At least once, what was outstanding comes again."""
+    url = f"{redis_server.url}?socket_timeout=0.2"
+    rows, checked = ROWS[:50], options(url, chunkSize="10")
+    refused = pack("EVAL", f"return redis.error_reply('{code} of ECHO')", "0")
+    really_send = Pipe.send
+    for turn in range(1, 100):
+        with redis_server.client() as client:
+            client.flushall()
+        left = turn
+
+        def send(self: Pipe, *pieces: bytes | memoryview) -> None:
+            nonlocal left
+            sent: list[bytes | memoryview] = []
+            for piece in pieces:
+                left -= (has_end := self.end_marker in bytes(piece))
+                sent.append(bytes(piece).replace(self.end_marker, refused) if has_end and not left else piece)
+            really_send(self, *sent)
+
+        batch = batch_of(0) if delivery == "exactly-once" else None
+        with monkeypatch.context() as patched:
+            patched.setattr(Pipe, "send", send)
+            try:
+                result = append([frame(rows)], checked, None if batch is None else SinkTask(batch))
+            except NotPermittedError:
+                assert code == "NOPERM"
+                result = append([frame(rows)], checked, None if batch is None else SinkTask(batch))
+        assert numbers(redis_server).keys() == set(rows), turn
+        if batch is not None:
+            close(checked, batch, result)
+            assert numbers(redis_server) == Counter(rows), turn
+        if left > 0:
+            assert turn > 5
             return
     raise AssertionError("it does not end")
 

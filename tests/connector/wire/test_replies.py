@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from spark_streams.connector.wire.address import Address
-from spark_streams.connector.wire.connection import Connection, Reply, ReplyError
+from spark_streams.connector.wire.connection import Connection, Reply, ReplyError, parse_replies
 from spark_streams.connector.wire.replies import (
     ID_TOO_LOW,
     IDS_EXHAUSTED,
@@ -20,7 +20,6 @@ from spark_streams.connector.wire.replies import (
     is_syntax_error,
     is_wrong_type,
     may_hold_errors,
-    parse_replies,
 )
 from tools.servers.server import Server
 

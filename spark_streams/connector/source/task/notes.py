@@ -34,8 +34,8 @@ from spark_streams.connector.source.offset import Offset, Range
 from spark_streams.connector.source.partitioning import ALL, Part, by_stream
 from spark_streams.connector.source.rows.column_report import ColumnReport
 from spark_streams.connector.source.rows.columns import Dead
-from spark_streams.connector.wire.connection import Server, pack
-from spark_streams.connector.wire.replies import is_no_group, parse_replies
+from spark_streams.connector.wire.connection import Server, pack, parse_replies
+from spark_streams.connector.wire.replies import is_no_group
 
 LETTER = b"letter"  # a note on an entry
 _COLUMNS = b"columns"  # on columns: only statistics, all in the hash of the batch's first stream
