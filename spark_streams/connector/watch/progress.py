@@ -132,7 +132,7 @@ def offsets_in(text: str) -> Iterator[dict[str, Json]]:
     while start >= 0:
         try:
             value, end = decoder.raw_decode(text, start)
-        except ValueError:
+        except (ValueError, RecursionError):
             value, end = None, start + 1
         offset = offset_in(value)
         if offset is not None:
