@@ -84,14 +84,13 @@ def _source(source_progress: Mapping[str, Json]) -> SourceProgress | None:
     latest, is_current = _report(source_progress)
     streams = []
     for stream, text in sorted(end["streams"].items()):
-        position = position_in(text)
         parts = [*end.get("old", {}).get(stream, ()), *([new] if (new := end.get("batch", {}).get(stream)) else [])]
         ranges = tuple(Range.parse(stream, part) for part in parts)
         waits = latest.get("waiting", {}).get(stream, {})
         streams.append(
             StreamProgress(
                 stream,
-                position,
+                position_in(text),
                 sum(part.count for part in ranges),
                 Counts.of_stream(stream, latest),
                 waits.get("entries", 0),
