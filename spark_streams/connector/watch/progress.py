@@ -133,8 +133,7 @@ def offsets_in(text: str) -> Iterator[dict[str, Json]]:
             value, end = decoder.raw_decode(text, start)
         except (ValueError, RecursionError):
             value, end = None, start + 1
-        offset = offset_in(value)
-        if offset is not None:
+        if (offset := offset_in(value)) is not None:
             yield offset
         start = text.find('{"', end)
 

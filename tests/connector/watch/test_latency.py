@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
+from dataclasses import replace
 
 import pytest
 import redis
@@ -11,7 +13,7 @@ from spark_streams.base.ids import StreamId
 from spark_streams.connector.source.offset import Range
 from spark_streams.connector.watch.latency import BOUNDS, Latency
 from spark_streams.connector.watch.metrics_page import MetricsPage
-from spark_streams.connector.watch.progress import Progress, WatchedQuery, read_progress
+from spark_streams.connector.watch.progress import Progress, StreamProgress, WatchedQuery, read_progress
 from spark_streams.connector.watch.query_metrics import LagCache, QueryCollector
 from spark_streams.connector.wire.address import Address
 from tools.servers.server import Server
@@ -93,6 +95,24 @@ def test_first_entries_are_those_that_the_stream_still_has(server: Server, clien
     assert lags.first_entries(of_batch) == {}
     assert lags.first_entries(progress(f"0-0 {at(1)} 1 0")) == {}
     lags.close()
+
+
+def test_first_entries_are_read_one_after_the_other(server: Server, client: redis.Redis) -> None:
+    """However many and large they are."""
+    parts = [Range(f"s:{number}", MIN, at(1), 2) for number in range(40)]
+    for part in parts:
+        client.xadd(part.stream, {"large": b"." * (1 << 20)}, id=str(at(2)))
+    of_batch = progress(f"0-0 {at(1)} 2 0")
+    streams = tuple(StreamProgress(part.stream, str(at(1)), 2, ranges=(part,)) for part in parts)
+    of_batch = replace(of_batch, sources=(replace(of_batch.sources[0], streams=streams),))
+    lags = LagCache(Address.parse(server.url))
+    tracemalloc.start()
+    try:
+        assert lags.first_entries(of_batch) == dict.fromkeys(parts, at(2))
+        assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    finally:
+        tracemalloc.stop()
+        lags.close()
 
 
 def test_the_metric_is_a_histogram_by_query_stream_and_group(server: Server, client: redis.Redis) -> None:
