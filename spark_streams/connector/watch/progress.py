@@ -235,7 +235,7 @@ class WatchedQuery:
 def _sum(*summands: dict[tuple[str, str], Counts]) -> dict[tuple[str, str], Counts]:
     total: dict[tuple[str, str], Counts] = {}
     for summand in summands:
-        for key, counts in summand.items():
+        for key, counts in summand.copy().items():  # Spark's thread adds streams
             total[key] = total.get(key, Counts()) + counts
     return total
 

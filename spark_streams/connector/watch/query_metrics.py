@@ -182,7 +182,7 @@ def _queries(queries: list[WatchedQuery]) -> Iterable[Metric]:
     sources = [(query.name, one) for query in queries for one in query.sources if one.limit is not None]
     limits = {(name, one.group, one.consumer): (one.limit,) for name, one in sources}  # labels are unique
     yield from group_metrics.metrics(_LIMIT, limits.items())
-    latencies = {(query.name, *key): one for query in queries for key, one in query.latencies.items()}
+    latencies = {(query.name, *key): one for query in queries for key, one in query.latencies.copy().items()}
     spreads = [(key, (([*zip(BOUNDS, one.counts, strict=True)], one.total),)) for key, one in sorted(latencies.items())]
     yield from group_metrics.metrics(_LATENCY, spreads)
     for counter in counters.TABLE:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
+import threading
 import tracemalloc
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -132,3 +135,30 @@ def test_the_metric_is_a_histogram_by_query_stream_and_group(server: Server, cli
     buckets = {name: value for name, value in lines.items() if "_bucket" in name}
     assert len(buckets) == len(BOUNDS)
     assert [value for name, value in buckets.items() if 'le="2.5"' in name] == [2.25]
+
+
+@pytest.fixture
+def hasty_threads() -> Iterator[None]:
+    """Threads that take turns after a few lines of Python."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("hasty_threads")
+def test_a_scrape_succeeds_while_a_batch_adds_streams(server: Server) -> None:
+    lags, query, of_batch = LagCache(Address.parse(server.url)), WatchedQuery("q", "q1"), progress(f"0-0 {at(1)} 2 0")
+    streams = [StreamProgress(f"s{n}", "0-0", 2, ranges=(Range(f"s{n}", at(2), at(1), 2),)) for n in range(600)]
+
+    def add() -> None:
+        for stream in streams:
+            source = replace(of_batch.sources[0], streams=(stream,))
+            query.committed(query.progressed(replace(of_batch, sources=(source,))), {})
+
+    adding = threading.Thread(target=add)
+    adding.start()
+    while adding.is_alive():
+        assert list(QueryCollector(lambda: [query], lags).collect())
+    lags.close()
+    assert len(query.totals) == len(query.latencies) == len(streams)
