@@ -368,7 +368,7 @@ class UnsupportedError(RStreamError):
 _IN_TEXT = re.compile(r"\[(RSTREAM_[A-Z_]+)\] ([^\n]*)")
 # Python prints these lines between two exceptions, of which the later one was raised.
 _CHAINED = re.compile(
-    r"^\s*(?:During handling of the above exception, another exception occurred|"
+    r"^[ \t]*(?:During handling of the above exception, another exception occurred|"
     r"The above exception was the direct cause of the following exception):$",
     re.MULTILINE,
 )

@@ -45,7 +45,7 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from spark_streams.base.ids import MAX_ID, InvalidStreamId, StreamId
+from spark_streams.base.ids import MAX_ID, StreamId
 from spark_streams.connector.deadletter.envelope import raw, split_mark, split_previous, text
 from spark_streams.connector.deadletter.post import watch_destinations
 from spark_streams.connector.deadletter.redrive_plan import Decision, PagePlan, RedrivePart
@@ -89,7 +89,7 @@ class RedriveState:
             state = cls(**json.loads(value or b""))
             StreamId.parse(state.bound)
             return replace(state, to=tuple(state.to))
-        except (ValueError, TypeError, InvalidStreamId):
+        except (ValueError, TypeError, AttributeError, RecursionError):
             return None
 
     def __bytes__(self) -> bytes:

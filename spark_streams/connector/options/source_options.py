@@ -54,9 +54,9 @@ class ReadOptions(AccessOptions):
         return self.without_excluded([stream for stream in streams if pattern.selects(stream)])
 
     def without_excluded(self, streams: Sequence[str]) -> list[str]:
-        """Return these streams of the pattern without those that option streamsExcept names. A word of the option is a
-        pattern only if none of these streams has this name."""
-        excluded = NamesAndPatterns.divide(self.streams_except, frozenset(streams))
+        """Return these streams of the pattern without those that option streamsExcept names or matches, whatever other
+        streams there are: strangers may create them."""
+        excluded = NamesAndPatterns.divide(self.streams_except, frozenset())
         return [stream for stream in streams if not excluded.selects(stream)]
 
     @property

@@ -35,7 +35,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_streams.connector.errors import ReplicationError, TakenError, UnsupportedError
@@ -211,7 +211,15 @@ class _BatchCommit:
     sealing: bool = False  # this commit may have removed the job's record
 
     def close(self, server: Server) -> bool:
-        """Compare the rows of the tasks with the ledger, and close the batch. Raises LedgerError, ReplicationError."""
+        """Compare the rows of the tasks with the ledger, close the batch, and wait for replicas. Raises LedgerError,
+        ReplicationError."""
+        is_closed = self._close(server)
+        if is_closed and self.replicas is not None:
+            heads = [ledger.Keys.for_stream(stream, self.batch).head for stream in self.totals]
+            wait_for_replicas(server, self.replicas, touched(server, [*heads, self.batch.record.encode()]))
+        return is_closed
+
+    def _close(self, server: Server) -> bool:
         batch, totals = self.batch, self.totals
         flat, record, kind = self._read_record(server)
         is_closed = record.closed == batch.number
@@ -229,11 +237,7 @@ class _BatchCommit:
             if not self._execute_watched(server, [] if is_closed else commands):
                 return False
             forgotten += [balance.stream for balance in balances if balance.is_forgotten]
-        if not is_closed and not self._end(server, record, forgotten):
-            return False
-        if self.replicas is not None:
-            wait_for_replicas(server, self.replicas, [*totals, batch.record.encode()])
-        return True
+        return is_closed or self._end(server, record, forgotten)
 
     def void(self, server: Server) -> bool:
         """Forget all streams of the record, and say there that the batch is closed."""
@@ -378,10 +382,18 @@ def _require_last_batch(batch: Batch, stream: bytes, head: ledger.LedgerHead, re
         raise refusals.lost_done(batch, shown, number, head.last_done, key)
 
 
-def wait_for_replicas(server: Server, replicas: int, streams: Iterable[bytes]) -> None:
-    """Wait until this many replicas have all writes of these connections to the streams; in a cluster, the replicas of
-    each node that holds one of the streams. Raises ReplicationError, ServerError."""
-    for node, _ in server.parts(list(streams), lambda stream: stream):
+def touched(server: Server, hashes: Sequence[bytes]) -> Sequence[bytes]:
+    """Return these keys after a write on each node that holds some, which changes none. WAIT covers only the writes of
+    its own connection, and another connection or driver may have closed the batch. Raises ServerError."""
+    for node, (key, *_) in server.parts(hashes, lambda key: key):
+        transact(node, [("HSET", key, "touch", ""), ("HDEL", key, "touch")])
+    return hashes
+
+
+def wait_for_replicas(server: Server, replicas: int, keys: Sequence[bytes]) -> None:
+    """Wait until this many replicas have all writes of these connections; in a cluster, the replicas of each node that
+    holds one of the keys. Raises ReplicationError, ServerError."""
+    for node, _ in server.parts(keys, lambda key: key):
         patience = node.address.patience
         until, have = time.monotonic() + patience.replicas, 0
         # The server sends nothing while it waits. Several short WAITs show whether it is unreachable or waiting.

@@ -42,6 +42,7 @@ import numpy as np
 from spark_streams.connector.errors import ReplicationError
 from spark_streams.connector.sink import refusals
 from spark_streams.connector.sink.balance import Total
+from spark_streams.connector.sink.batch_commit import touched
 from spark_streams.connector.sink.chunk_states import Event, State
 from spark_streams.connector.sink.chunks import Chunk
 from spark_streams.connector.sink.fingerprint import Hashes, Mask, Multiset
@@ -209,9 +210,9 @@ class Delivery(ABC):
         ServerError."""
 
     @abstractmethod
-    def prepare_wait(self, server: Server) -> list[bytes]:
-        """Write over each connection, because WAIT covers only the writes of its own connection. Return the streams to
-        wait for. Raises ReplicationError."""
+    def prepare_wait(self, server: Server) -> Sequence[bytes]:
+        """Write over each connection: WAIT covers only its own writes. Return keys of the servers to wait for. Raises
+        ReplicationError."""
 
 
 class AtLeastOnce(Delivery):
@@ -257,7 +258,7 @@ class AtLeastOnce(Delivery):
         for stream in write.chunk.stream_names:
             self._connections[stream] = connection if self._connections.get(stream, connection) is connection else None
 
-    def prepare_wait(self, server: Server) -> list[bytes]:
+    def prepare_wait(self, server: Server) -> Sequence[bytes]:
         """Return the streams: their connections have written all chunks. Raises ReplicationError if one was lost: WAIT
         does not cover what was written over it."""
         for stream, connection in self._connections.items():
@@ -465,13 +466,8 @@ class ExactlyOnce(Delivery):
                 raise refusals.vanished_meanwhile(self._views.batch, view.shown, len(lost))
         self._server = server
 
-    def prepare_wait(self, server: Server) -> list[bytes]:
-        """Write over each connection, by INCRBY 0: WAIT covers only the writes of its own connection. Return the
-        streams to wait for."""
-        unfinished = [view for view in self._views.all() if not view.done]
-        for node, node_views in server.parts(unfinished, lambda view: view.stream):
-            node.execute("INCRBY", node_views[0].keys.part("written"), 0)
-        return [view.stream for view in self._views.all()]
+    def prepare_wait(self, server: Server) -> Sequence[bytes]:
+        return touched(server, [view.marks for view in self._views.all()])
 
 
 def _checks(write: Write, *keys: bytes) -> list[Command]:

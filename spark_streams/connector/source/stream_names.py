@@ -98,7 +98,7 @@ class PatternRead:
         """Whether the pattern selects this stream, and no option excludes it."""
         if is_product_key(stream) or stream in self.own or not matches(self.pattern, stream):
             return False
-        return not NamesAndPatterns.divide(self.excluded, {stream}).selects(stream)
+        return not NamesAndPatterns.divide(self.excluded, frozenset()).selects(stream)
 
     def field(self, group: str, consumer: str) -> tuple[bytes, bytes]:
         """Return field and value of the report of a source. A query may have several sources."""

@@ -26,9 +26,9 @@ from spark_streams.connector.wire.connect import connect
 _log = logging.getLogger("spark_streams.monitor")
 
 _TRACEBACK = "Traceback (most recent call last):"
-# Text after a message: Java's stack, Spark's closing lines.
+# Text after a message: Java's stack, Spark's closing lines. Not `\s*`: an entry's value may be a million line ends.
 _STACK = re.compile(
-    r"\n\s*at [\w.$/<>]+\(|\n\s*\.\.\. \d+ more|\n ?SQLSTATE: |\n+JVM stacktrace:|\n=== Streaming Query ==="
+    r"\n[ \t]*at [\w.$/<>]+\(|\n[ \t]*\.\.\. \d+ more|\n ?SQLSTATE: |\nJVM stacktrace:|\n=== Streaming Query ==="
 )
 _ERROR = re.compile(r"^([A-Za-z_][\w.]*)(?:: ?(.*))?$", re.DOTALL)  # of Python
 # Of Java: its class has a package. Over Spark Connect, the class is in parentheses.
@@ -143,7 +143,7 @@ def _frames(text: str) -> list[str]:
 def _java(text: str) -> QueryFailure:
     if details := _CONNECT_DETAILS.search(text):
         return QueryFailure("Spark Connect", details[1])
-    parts = [_BEFORE_ERROR.sub("", part) for part in re.split(r"(?:^|\n)\s*Caused by: ", text)]
+    parts = [_BEFORE_ERROR.sub("", part) for part in re.split(r"(?:^|\n)[ \t]*Caused by: ", text)]
     matches = [_JAVA_ERROR.match(_before_stack(part).strip()) for part in parts]
     errors = [QueryFailure(match[1], (match[2] or "").strip()) for match in matches if match is not None]
     of_spark = [error for error in errors if _condition(error) and _condition(error) not in _WRAPPERS]

@@ -103,15 +103,13 @@ class Watch(StreamingQueryListener):
         """
         self.catch_up()
         self._lags.forget()
-        with self._lock:
-            groups = [key for query in self._queries.values() for key in query.groups]
+        groups = [key for query in self._watched_queries() for key in query.groups]
         return lag_table(self._lags.fetch(groups).values())
 
     def queries(self) -> NotebookTable:
         """Return the state of each watched query, and what it has counted since `watch` was called."""
         self.catch_up()
-        with self._lock:
-            return query_table(self._queries.values())
+        return query_table(self._watched_queries())
 
     def count_dead_letters(self, group: str, counts: Mapping[str, int]) -> None:
         """Count dead letters that a job has written itself for its only query, by stream."""

@@ -84,14 +84,13 @@ def _source(source_progress: Mapping[str, Json]) -> SourceProgress | None:
     latest, is_current = _report(source_progress)
     streams = []
     for stream, text in sorted(end["streams"].items()):
-        position = position_in(text)
         parts = [*end.get("old", {}).get(stream, ()), *([new] if (new := end.get("batch", {}).get(stream)) else [])]
         ranges = tuple(Range.parse(stream, part) for part in parts)
         waits = latest.get("waiting", {}).get(stream, {})
         streams.append(
             StreamProgress(
                 stream,
-                position,
+                position_in(text),
                 sum(part.count for part in ranges),
                 Counts.of_stream(stream, latest),
                 waits.get("entries", 0),
@@ -132,10 +131,9 @@ def offsets_in(text: str) -> Iterator[dict[str, Json]]:
     while start >= 0:
         try:
             value, end = decoder.raw_decode(text, start)
-        except ValueError:
+        except (ValueError, RecursionError):
             value, end = None, start + 1
-        offset = offset_in(value)
-        if offset is not None:
+        if (offset := offset_in(value)) is not None:
             yield offset
         start = text.find('{"', end)
 
@@ -237,7 +235,7 @@ class WatchedQuery:
 def _sum(*summands: dict[tuple[str, str], Counts]) -> dict[tuple[str, str], Counts]:
     total: dict[tuple[str, str], Counts] = {}
     for summand in summands:
-        for key, counts in summand.items():
+        for key, counts in summand.copy().items():  # Spark's thread adds streams
             total[key] = total.get(key, Counts()) + counts
     return total
 

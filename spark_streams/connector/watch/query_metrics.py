@@ -22,7 +22,8 @@ from spark_streams.connector.watch.latency import BOUNDS
 from spark_streams.connector.watch.progress import Progress, WatchedQuery
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import KeptConnection
-from spark_streams.connector.wire.connection import Reply, Server
+from spark_streams.connector.wire.connection import Server
+from spark_streams.connector.wire.replies import is_error
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -74,18 +75,23 @@ class LagCache:
     def waiting(self, keys: Iterable[Key]) -> list[WaitingEntries]:
         """Return the entries of these groups that wait for a retry; none if the server does not answer."""
         group_keys, waiting = sorted({key for key in keys if not is_returned(key[0])}), list[WaitingEntries]()
-        if group_keys and self.use(lambda server: waiting.extend(waiting_of(server, group_keys))):
-            return waiting
-        return []
+        if group_keys:
+            self.use(lambda server: waiting.extend(waiting_of(server, group_keys)))
+        return waiting
 
     def first_entries(self, progress: Progress) -> Mapping[Range, StreamId]:
         """Return the first entry of each range of a micro-batch that is not removed; none if the server is away."""
         parts = [part for source in progress.sources for one in source.streams for part in one.ranges if part.count > 1]
         asked = [("XRANGE", part.stream, f"({part.after}", bytes(part.last), "COUNT", 1) for part in parts]
-        replies: list[Reply] = []
-        self.use(lambda server: replies.extend(server.pipeline(asked)))
-        found = zip(parts, replies, strict=False)
-        return {part: StreamId.parse(reply[0][0]) for part, reply in found if isinstance(reply, list) and reply}
+        first: dict[Range, StreamId] = {}
+
+        def ask(server: Server) -> None:  # one reply at a time: entries may be large
+            for part, reply in zip(parts, server.execute_each(asked, is_error), strict=True):
+                if reply and not is_error(reply):
+                    first[part] = StreamId.parse(reply[0][0])
+
+        self.use(ask)
+        return first
 
     def forget(self) -> None:
         """Make the next call read from the server."""
@@ -106,12 +112,10 @@ class LagCache:
             snapshot = survey(server, streams)
             self._margins.add(snapshot)
             self._margins.add_memory(node_memories(server, refused=lambda _: None), snapshot.at_ms)
-            now = self._now()
             refreshed = {*map(name_text, streams)}
-            for key in [key for key in self._lags if key[0] in refreshed]:
-                del self._lags[key]
-            self._lags.update({(group.stream, group.group): group for group in snapshot.groups})
-            self._read_at.update(dict.fromkeys(streams, now))
+            kept = {key: lag for key, lag in self._lags.items() if key[0] not in refreshed}
+            self._lags = kept | {(group.stream, group.group): group for group in snapshot.groups}
+            self._read_at.update(dict.fromkeys(streams, self._now()))
 
         return self._connection.use(fetch_lags)
 
@@ -178,7 +182,7 @@ def _queries(queries: list[WatchedQuery]) -> Iterable[Metric]:
     sources = [(query.name, one) for query in queries for one in query.sources if one.limit is not None]
     limits = {(name, one.group, one.consumer): (one.limit,) for name, one in sources}  # labels are unique
     yield from group_metrics.metrics(_LIMIT, limits.items())
-    latencies = {(query.name, *key): one for query in queries for key, one in query.latencies.items()}
+    latencies = {(query.name, *key): one for query in queries for key, one in query.latencies.copy().items()}
     spreads = [(key, (([*zip(BOUNDS, one.counts, strict=True)], one.total),)) for key, one in sorted(latencies.items())]
     yield from group_metrics.metrics(_LATENCY, spreads)
     for counter in counters.TABLE:

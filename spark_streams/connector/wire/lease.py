@@ -309,7 +309,7 @@ class Lease(ABC):
 def _read(value: bytes | None) -> dict[str, str | int] | None:
     try:
         holder = json.loads(value or b"")
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(holder, dict):
         return None

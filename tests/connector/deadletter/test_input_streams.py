@@ -88,6 +88,22 @@ def test_an_option_excludes_streams_of_a_pattern(server: Server, client: redis.R
     assert sorted(batch(server, streamsExcept=names, **PATTERN)) == [0, 1]
 
 
+def test_a_stream_with_the_text_of_an_excluding_pattern_ends_no_exclusion(server: Server, client: redis.Redis) -> None:
+    """Any producer may create it. The query would then read what it writes, and the sink does not refuse that: it asks
+    of its own stream only."""
+    for name, first in (("o:1", 0), ("o:out:1", 10)):
+        add(client, 2, name, first=first)
+    options = {**PATTERN, "streamsExcept": "o:out*"}
+    one = reader(server, **options)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ALL)
+    assert read(one, start, end) == [0, 1]
+    add(client, 2, "o:out*", first=20)
+    assert one.latestOffset(end, ALL) == end
+    assert client.xinfo_groups("o:out:1") == []
+    assert sorted(batch(server, **options)) == [0, 1]
+
+
 def test_dead_letters_that_appear_while_the_query_runs_are_not_read(server: Server, client: redis.Redis) -> None:
     add(client, 3, "o:1")
     one = reader(server, **PATTERN)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 
 import pytest
 import redis
@@ -12,10 +13,12 @@ from spark_streams.connector.deadletter.mover import (
     WATCHED,
     RedriveRun,
     RedriveState,
+    begin_or_continue,
     finish,
     redrive_key,
     redriven_key,
 )
+from spark_streams.connector.errors import StreamStateError
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.replies import transact
@@ -51,6 +54,21 @@ def test_a_note_that_comes_after_the_page_is_finished_is_refused(
         assert transact(late, [("HSET", KEY, "2-0", WATCHED)]) is None
     assert not client.exists(KEY)
     assert client.xlen(DEAD) == 0
+
+
+@pytest.mark.parametrize(
+    "wrong", ['{"run": ' * 1_000, {"bound": 5}, {"to": 5}, {"more": 1}], ids=lambda wrong: str(wrong)[:9]
+)
+def test_a_state_that_another_program_has_written_is_refused_by_name(
+    server: Server, client: redis.Redis, wrong: str | dict[str, object]
+) -> None:
+    state = RedriveState.begin("options", MAX_ID)
+    client.set(redrive_key(DEAD), wrong if isinstance(wrong, str) else json.dumps({**asdict(state), **wrong}))
+    with (
+        connect(Address.parse(server.url)) as connection,
+        pytest.raises(StreamStateError, match="this version cannot read it"),
+    ):
+        begin_or_continue(connection, DEAD, state)
 
 
 @pytest.mark.parametrize("executed", [False, True])

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from spark_streams.connector.errors import LedgerError, ReplicationError
-from spark_streams.connector.sink.batch_commit import rows_written
+from spark_streams.connector.sink.batch_commit import begin_job, rows_written
 from spark_streams.connector.sink.chunk_writer import SinkTask, append
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connection import Connection, pack
@@ -207,6 +207,50 @@ def test_replicas_are_waited_for_once(masters: tuple[Server, Server], delivery: 
         append([frame(ROWS)], options(old.url, chunkSize="2", waitReplicas="1"), task)
         assert client.info("commandstats")["cmdstat_wait"]["calls"] == 1
     assert numbers(old) == ONCE
+
+
+@contextlib.contextmanager
+def writers_that_wait(first_is_lost: bool = False) -> Iterator[list[bool]]:
+    """Yield for each WAIT whether its own connection has written before. first_is_lost: with its connection."""
+    writers: set[Connection] = set()
+    waits: list[bool] = []
+
+    def act(server: Connection, request: bytes) -> None:
+        if pack("EXEC") in request or b"\r\nINCRBY\r\n" in request:
+            writers.add(server)
+        if request.startswith(b"*3\r\n$4\r\nWAIT\r\n"):
+            waits.append(server in writers)
+            if first_is_lost and len(waits) == 1:
+                raise server.lost(None)
+
+    with before_sending(act=act):
+        yield waits
+
+
+# Since Redis 7.2 WAIT covers only what its own connection has written. Without that it is true at once, also if the
+# replicas lack the end of the batch.
+
+
+@pytest.mark.parametrize("kind", ["query", "job"])
+def test_a_new_connection_writes_before_it_waits_for_replicas(masters: tuple[Server, Server], kind: str) -> None:
+    checked = options(masters[0].url, waitReplicas="1")
+    batch = batch_of(0) if kind == "query" else begin_job(checked.address)
+    result = write([frame(ROWS)], checked, batch)
+    with writers_that_wait(first_is_lost=True) as waits:
+        close(checked, batch, result)
+    assert waits == [True, True]
+
+
+def test_who_replays_a_complete_batch_writes_before_it_waits_for_replicas(masters: tuple[Server, Server]) -> None:
+    """Its driver was killed before Spark's commit log had the batch, and perhaps before its WAIT."""
+    checked = options(masters[0].url, waitReplicas="1")
+    for _ in range(2):
+        batch = batch_of(0)
+        with writers_that_wait() as waits:
+            result = write([frame(ROWS)], checked, batch)
+            close(checked, batch, result)
+        assert waits == [True, True]
+    assert numbers(masters[0]) == ONCE
 
 
 FEW_ROWS = [frame(range(100))]

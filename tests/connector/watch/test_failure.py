@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from spark_streams.connector.watch.failure import failure_of, may_be_caused_by_entry
+from spark_streams.connector.watch.failure import failure_of, may_be_caused_by_entry, one_line
 
 PYTHON = """org.apache.spark.api.python.PythonException: [PYTHON_EXCEPTION] An exception was thrown \
 from the Python worker: Traceback (most recent call last):
@@ -149,3 +151,13 @@ def test_what_no_entry_can_be_the_reason_of_is_known() -> None:
     assert may_be_caused_by_entry(PYTHON)
     assert may_be_caused_by_entry("x: [RSTREAM_DECODE] a value")
     assert not may_be_caused_by_entry("x: [RSTREAM_SERVER_UNREACHABLE] no stream server answers")
+
+
+@pytest.mark.parametrize("value", ["\n" * 200_000, "\n\t" * 100_000, "\n at" * 50_000])
+def test_white_space_of_an_entry_delays_no_error(value: str) -> None:
+    """Spark's error has the value that a cast refused. Time that grows with the square takes minutes here."""
+    text = f"org.apache.spark.SparkNumberFormatException: [CAST_INVALID_INPUT] The value '{value}' is no INT"
+    begun = time.process_time()
+    assert failure_of(text).error == "org.apache.spark.SparkNumberFormatException"
+    assert "[CAST_INVALID_INPUT] The value ' " in one_line(RuntimeError(text))
+    assert time.process_time() - begun < 2

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
+import threading
+import tracemalloc
+from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import redis
@@ -11,7 +16,7 @@ from spark_streams.base.ids import StreamId
 from spark_streams.connector.source.offset import Range
 from spark_streams.connector.watch.latency import BOUNDS, Latency
 from spark_streams.connector.watch.metrics_page import MetricsPage
-from spark_streams.connector.watch.progress import Progress, WatchedQuery, read_progress
+from spark_streams.connector.watch.progress import Progress, StreamProgress, WatchedQuery, read_progress
 from spark_streams.connector.watch.query_metrics import LagCache, QueryCollector
 from spark_streams.connector.wire.address import Address
 from tools.servers.server import Server
@@ -95,6 +100,24 @@ def test_first_entries_are_those_that_the_stream_still_has(server: Server, clien
     lags.close()
 
 
+def test_first_entries_are_read_one_after_the_other(server: Server, client: redis.Redis) -> None:
+    """However many and large they are."""
+    parts = [Range(f"s:{number}", MIN, at(1), 2) for number in range(40)]
+    for part in parts:
+        client.xadd(part.stream, {"large": b"." * (1 << 20)}, id=str(at(2)))
+    of_batch = progress(f"0-0 {at(1)} 2 0")
+    streams = tuple(StreamProgress(part.stream, str(at(1)), 2, ranges=(part,)) for part in parts)
+    of_batch = replace(of_batch, sources=(replace(of_batch.sources[0], streams=streams),))
+    lags = LagCache(Address.parse(server.url))
+    tracemalloc.start()
+    try:
+        assert lags.first_entries(of_batch) == dict.fromkeys(parts, at(2))
+        assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    finally:
+        tracemalloc.stop()
+        lags.close()
+
+
 def test_the_metric_is_a_histogram_by_query_stream_and_group(server: Server, client: redis.Redis) -> None:
     lags, query = LagCache(Address.parse(server.url)), WatchedQuery("q", "q1")
     query.committed(query.progressed(progress(f"0-0 {at(1)} 3 0")), {Range("s", MIN, at(1), 3): at(3)})
@@ -112,3 +135,30 @@ def test_the_metric_is_a_histogram_by_query_stream_and_group(server: Server, cli
     buckets = {name: value for name, value in lines.items() if "_bucket" in name}
     assert len(buckets) == len(BOUNDS)
     assert [value for name, value in buckets.items() if 'le="2.5"' in name] == [2.25]
+
+
+@pytest.fixture
+def hasty_threads() -> Iterator[None]:
+    """Threads that take turns after a few lines of Python."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("hasty_threads")
+def test_a_scrape_succeeds_while_a_batch_adds_streams(server: Server) -> None:
+    lags, query, of_batch = LagCache(Address.parse(server.url)), WatchedQuery("q", "q1"), progress(f"0-0 {at(1)} 2 0")
+    streams = [StreamProgress(f"s{n}", "0-0", 2, ranges=(Range(f"s{n}", at(2), at(1), 2),)) for n in range(600)]
+
+    def add() -> None:
+        for stream in streams:
+            source = replace(of_batch.sources[0], streams=(stream,))
+            query.committed(query.progressed(replace(of_batch, sources=(source,))), {})
+
+    adding = threading.Thread(target=add)
+    adding.start()
+    while adding.is_alive():
+        assert list(QueryCollector(lambda: [query], lags).collect())
+    lags.close()
+    assert len(query.totals) == len(query.latencies) == len(streams)

@@ -113,6 +113,7 @@ def test_an_event_keeps_the_rules_of_openlineage(tmp_path: Path) -> None:
         (QueryFailure("SchemaError", "[RSTREAM_SCHEMA] stream 'orders': b'4111 1111' in entry 1-0"),
          "SchemaError [RSTREAM_SCHEMA]"),
         (QueryFailure("ValueError", "could not read Ann Smith (main.py:7)"), "ValueError"),
+        (QueryFailure("ValueError", "could not read [ANN_SMITH] (main.py:7)"), "ValueError"),
         (QueryFailure("KeyError", "[Ann] Smith"), "KeyError"),
         (QueryFailure("E" * 5_000, ""), "E" * 200),
     ],

@@ -148,6 +148,12 @@ def test_offsets_are_found_in_the_text_of_an_exception() -> None:
     assert list(offsets_in(said)) == [first, second]
 
 
+def test_offsets_are_found_beside_a_value_of_any_depth() -> None:
+    """Spark's error has the value that a cast refused."""
+    deep = '{"":' + "[" * 100_000
+    assert list(offsets_in(f"{json.dumps(offset())} {deep} {json.dumps(offset())}")) == [offset()] * 2
+
+
 def test_entries_waiting_for_retry_are_reported_if_there_are_any() -> None:
     seen = progress(retried={"s": 5}, waiting={"s": {"entries": 2, "due": 1_700_000_000_000}})
     first, second = progress_line("now", seen, {})["groups"]

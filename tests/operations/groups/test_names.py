@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from dataclasses import replace
 
 import pytest
 import redis
@@ -12,6 +13,7 @@ from click.testing import CliRunner
 
 from spark_streams.base.pattern import NamesAndPatterns, escape, matches
 from spark_streams.cli import main
+from spark_streams.connector.deadletter.input_streams import exclude_option
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.source.commit_mark import committed_key
 from spark_streams.connector.wire.address import Address
@@ -163,11 +165,13 @@ def test_options_by_stream() -> None:
 
 
 def test_excluded_streams() -> None:
+    """For a query the word is both: a stranger who creates a stream of that name does not end what the pattern does."""
     options = SourceOptions.parse(
         {"url": "redis://h", "group": "g", "streamsPattern": "o*", "streamsExcept": "orders[1],o:*"}
     )
-    assert options.without_excluded(["orders[1]", "orders1", "o:1"]) == ["orders1"]
-    assert options.without_excluded(["orders1", "o:1", "o2"]) == ["o2"]
+    assert options.without_excluded(["orders[1]", "orders1", "o:1", "o2"]) == ["o2"]
+    escaped = replace(options, streams_except=(exclude_option("orders[1]"),))
+    assert escaped.without_excluded(["orders[1]", "orders1"]) == ["orders1"]
 
 
 @pytest.mark.parametrize("name", ["orders[1]", "*", "a\\b", "[", "a?\\*", "é*", "plain"])

@@ -140,8 +140,6 @@ class Retries:
     def waiting(self) -> dict[str, dict[str, int | None]]:
         """Return, per stream, how many entries wait and when the next one is due (milliseconds since the epoch)."""
         waiting: dict[str, dict[str, int | None]] = {}
-        if not self._delays:
-            return waiting
         for stream, retry_streams in self._retry_streams.items():
             entries = sum(retry.length for retry in retry_streams)
             if entries:
@@ -181,8 +179,10 @@ class Retries:
                 for n in _ALL
             ]
         if self._delays:
-            delays = " ".join(map(str, self._delays))
-            server.execute_all([("SET", delays_key(stream, self._group), delays) for stream in streams])
+            server.execute_all([self._set_delays(stream) for stream in streams])
+
+    def _set_delays(self, stream: str) -> tuple[str | bytes, ...]:
+        return "SET", delays_key(stream, self._group), " ".join(map(str, self._delays))
 
     def _warn_of_waiting(self, server: Server, stream: str) -> None:
         """Log how many entries this query leaves: waiting ones and, if it reads no returned streams, returned ones."""
@@ -199,12 +199,12 @@ class Retries:
         )  # fmt: skip
 
     def _return_due_of(self, server: Server, stream: str, retry: _RetryStream, limit: int | None) -> None:
-        connection = server.connection_for(retry.name)
-        if retry.first is None:
-            time_reply, entries = connection.execute_all([("TIME",), ("XRANGE", retry.name, "-", "+", "COUNT", 1)])
-            retry.first = StreamId.parse(entries[0][0]) if entries else None
-        else:
-            [time_reply] = connection.execute_all([("TIME",)])
+        asked = [("XRANGE", retry.name, "-", "+", "COUNT", 1)] if retry.first is None else []
+        # The delays are set again: a query of the group without retryDelay has deleted them if it began since.
+        commands = [("TIME",), self._set_delays(stream), *asked]
+        time_reply, _, *found = server.connection_for(retry.name).execute_all(commands)
+        if asked:
+            retry.first = StreamId.parse(found[0][0][0]) if found[0] else None
         clock = milliseconds(time_reply)
         self._clock_ahead = clock / 1000 - time.monotonic()
         if limit == 0 or retry.due is None or clock < retry.due:

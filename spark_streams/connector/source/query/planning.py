@@ -152,7 +152,8 @@ class Planning:
                 batch = self.current = self.steps.ask(partial(self._replayed, begin=begin, batch=batch))
             parts = batch.parts or []
         except GroupMissingError:
-            self.steps.ask(partial(self._require_groups, begin=begin, end=end))
+            # The error of the first missing group names the command that creates it where the batch begins.
+            self.steps.ask(lambda client: require_groups(client, *fetch_state(client, end.streams), logged=begin))
             raise
         if end.notes and not batch.is_opened:  # once per run: later calls would hide that the key was deleted
             self.steps.ask(partial(open_notes, end=end))
@@ -186,10 +187,6 @@ class Planning:
         if batch.is_cut:  # what the pieces of it lack is counted with them
             delete_missing(client, end.streams)
         return replace(batch, parts=parts, noted=noted)
-
-    def _require_groups(self, client: GroupClient, begin: Offset, end: Offset) -> None:
-        """Raise the error of the first missing group. It names the command that creates it where the batch begins."""
-        require_groups(client, *fetch_state(client, end.streams), logged=begin)
 
 
 def begun_with(begin: Offset, end: Offset) -> list[str]:

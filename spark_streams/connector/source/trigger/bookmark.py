@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from spark_streams.base.ids import MAX_ID, StreamId
 from spark_streams.connector.errors import GroupSharedError, ServerReplyError, StreamStateError
@@ -255,7 +254,10 @@ def destroy_scratch_groups(client: GroupClient, streams: Collection[str]) -> Non
 
 
 def _walk(scratch: GroupClient, walks: Sequence[ScratchSteps], step: int) -> None:
-    for of_round, sent in roles.in_rounds(scratch, walks, step, partial(_scratch_step, scratch.member)):
+    def commands(connection: Connection, walk: ScratchSteps, count: int) -> bytes:
+        return roles.silent_step(connection, scratch.member, walk.stream, count, _NOACK)
+
+    for of_round, sent in roles.in_rounds(scratch, walks, step, commands):
         for walk, count, connection in sent:
             groups = connection.next_answer(("XINFO", "GROUPS", walk.stream), is_no_such_key)
             walk.moved(count, group_named(scratch.group, groups))
@@ -272,10 +274,6 @@ def _walk(scratch: GroupClient, walks: Sequence[ScratchSteps], step: int) -> Non
                     f"the server at {scratch.server.address} has refused XREADGROUP of stream {walk.stream!r}",
                     "TRYAGAIN",
                 )
-
-
-def _scratch_step(scratch: Membership, connection: Connection, walk: ScratchSteps, count: int) -> bytes:
-    return roles.silent_step(connection, scratch, walk.stream, count, _NOACK)
 
 
 def _counted(server: Server, walk: ScratchSteps) -> list[Range]:

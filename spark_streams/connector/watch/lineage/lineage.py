@@ -146,7 +146,7 @@ _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]{2,99})\]")
 def without_values(failure: QueryFailure) -> str:
     """Return the class and the error condition of a failure. Its message may quote values of rows, which do not leave
     for a catalog that more people read than the query's log."""
-    condition = _CONDITION.search(failure.message)
+    condition = _CONDITION.match(failure.message)
     named = f"{failure.error[:200]} [{condition[1]}]" if condition else failure.error[:200]
     return f"{named}. The message is in the log of the query: it may quote values of rows"
 

@@ -18,12 +18,14 @@ import redis
 from spark_streams.connector.deadletter.envelope import FIELDS, MARK, dead_letter_fields, open_envelope
 from spark_streams.connector.deadletter.redrive import DeadLetterRedrive
 from spark_streams.connector.deadletter.redrive_plan import RedriveOptions
+from spark_streams.connector.deadletter.waiting_entries import waiting_of
 from spark_streams.connector.errors import RStreamError
 from spark_streams.connector.keys import read_retry_stream, retry_stream, returned_stream
 from spark_streams.connector.source.stream_reader import StreamReader
 from spark_streams.connector.source.trigger.acknowledge import Removing
 from spark_streams.connector.spark.data_source import ReadMaxRows
 from spark_streams.connector.wire.address import Address
+from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.connection import Connection
 from tools.driving import (
     ALL,
@@ -221,6 +223,21 @@ def test_without_the_option_waiting_entries_stay_and_are_reported_and_returned_e
     assert [row["n"] for row in rows(again, end, after)] == ["bad 0", "bad 1"]
     assert "1 entries wait for a retry by group 'g'" in caplog.text
     assert client.xlen(FIRST) == 1
+
+
+def test_a_second_query_of_the_group_without_the_option_does_not_hide_what_waits(
+    server: Server, client: redis.Redis
+) -> None:
+    """Metrics of the first one, and `rstream dead list`, say by its delays what waits and until when."""
+    add_good_and_bad(client, bad=1, good=0)
+    first = reader(server, **LETTERS, retryDelay="1h")
+    end = first_batch(first)
+    assert first.latestOffset(end, ALL) == end
+    assert drain(another_reader(server, consumer="b")) == []
+    assert first.latestOffset(end, ALL) == end
+    with connect(Address.parse(server.url)) as connection:
+        [waits] = waiting_of(connection, [("s", "g")])
+        assert waits.due is not None
 
 
 def test_a_query_without_a_pending_list_says_what_it_leaves(

@@ -390,6 +390,17 @@ def test_live_consumers_are_those_with_a_lease_of_a_living_process(
     assert held.live(server_connection, asked) == {("s", "spark")}
 
 
+@pytest.mark.parametrize("value", ["x", '{"pid": [' * 1_000], ids=["text", "deep"])
+def test_a_lease_that_nobody_can_read_is_held(
+    server: Server, client: redis.Redis, server_connection: Connection, value: str
+) -> None:
+    client.set(KEY, value)
+    held = ConsumerLease(Address.parse(server.url), "g", "another")
+    assert held.live(server_connection, [("s", "spark")]) == {("s", "spark")}
+    with pytest.raises(ConsumerTakenError):
+        reader(server, limits=replace(SMALL, lease=LeaseTerms(ttl=200, poll=0.02))).initialOffset()
+
+
 def test_a_lease_that_was_taken_when_the_connection_broke_is_ours(server: Server, client: redis.Redis) -> None:
     add(client, 3)
     one = reader(server)
