@@ -133,7 +133,7 @@ def checked_table(
 ) -> OwnedTable:
     """Return a table of this job for rows of these columns. Raises ConfigError or TableError."""
     table.check_format(spark)
-    owned = table.check_owner(spark, claimant, claimant.before_start(output))
+    owned = table.check_owner(spark, claimant, claimant.as_owner(claimant.query, output))
     fit = table.fit(spark, rows)
     fit = fit._replace(changed="; ".join(filter(None, (fit.changed, owned))))
     return table.open(spark, output, fit, claimant)

@@ -33,10 +33,7 @@ from spark_streams.connector.watch.listener import Watch
 from spark_streams.connector.watch.progress import limit_of
 from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.connection import Server
-from spark_streams.connector.wire.scan import (
-    bounded,
-    matching_streams,
-)
+from spark_streams.connector.wire.scan import bounded, matching_streams
 from spark_streams.jobs.job import Facts, Job, JobPart, WrittenPart, access_of
 from spark_streams.jobs.parts.source_and_sink import Source
 
