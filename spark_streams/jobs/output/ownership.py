@@ -20,7 +20,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from posixpath import normpath
@@ -345,9 +345,9 @@ def check_places(tables: Sequence[NamedPlace], others: Sequence[NamedPlace]) -> 
                 )
 
 
-def other_places(config: Config, config_file: str | None) -> list[NamedPlace]:
-    """Return the files and folders that a configuration names, besides its tables."""
-    found = [NamedPlace("--config", config_file)] if config_file else []
+def other_places(config: Config, files: Mapping[str, str | None]) -> list[NamedPlace]:
+    """Return the files and folders that a job names, besides its tables. files: of the command line, by option."""
+    found = [NamedPlace(option, file) for option, file in files.items() if file]
     for name, value in config.items():
         if name not in _OUTPUTS:
             found += _places_at(name, value)

@@ -237,7 +237,7 @@ class Outputs(WrittenPart):
             raise ConfigError(f"sql.query: {first_line(error)}") from error
         tables = [output.to for output in self._outputs if isinstance(output.to, TableConfig)]
         places = [place for table in tables if (place := table.place_in(good.sparkSession)) is not None]
-        check_places(places, other_places(self._job.config, self._job.config_file))
+        check_places(places, other_places(self._job.config, self._job.files))
         claimant = Claimant.of_job(self._job, good.sparkSession)
         for output in self._outputs:
             output.check_rows(rows, claimant)
