@@ -99,8 +99,8 @@ def run_job(
         shape = {**ACCESS_SHAPE, "spark": SPARK, **job_program.shape}
         configuration = load(arguments["config"], arguments["settings"], shape, job_program.required)
         console = Console(emoji=False, highlight=False, soft_wrap=True)
-        check, config, take_over = arguments["check"], arguments["config"], arguments["take_over"]
-        job = Job(name, configuration, console, check, settings_passed, config, take_over)
+        check, files = arguments["check"], {"--config": arguments["config"], "--summary": arguments["summary"]}
+        job = Job(name, configuration, console, check, settings_passed, files, arguments["take_over"])
         spark = job.spark_settings()
         if (submit or spark.submit) and not check and not settings_passed:
             exec_spark_submit(_require_spark_submit(), spark, [name, *_arguments_again(arguments)])

@@ -89,7 +89,7 @@ class Job:
     console: Console
     check: bool = False
     settings_passed: bool = False  # spark-submit has received the settings of [spark]
-    config_file: str | None = None  # of --config
+    files: Mapping[str, str | None] = field(default_factory=dict)  # that the command line names, by option
     take_over: bool = False  # whether it may take tables over from another query
     stop: Stop = field(default_factory=Stop)
     summary: dict[str, object] = field(default_factory=dict)

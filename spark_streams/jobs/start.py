@@ -38,12 +38,7 @@ def find_packages() -> None:
 
 def missing_package() -> str | None:
     """Return a package that jobs need and this Python lacks. Its extra brings what else is missing."""
-    _add_pyspark_of_spark_home()
-    return next((name for name in _NEEDED if find_spec(name) is None), None)
-
-
-def _add_pyspark_of_spark_home() -> None:
-    """Add the pyspark of SPARK_HOME to sys.path if this Python has none."""
     home = os.environ.get("SPARK_HOME")
-    if home and find_spec("pyspark") is None:
+    if home and find_spec("pyspark") is None:  # its own pyspark
         sys.path += [str(file) for file in sorted(Path(home, "python", "lib").glob("py*.zip"))]
+    return next((name for name in _NEEDED if find_spec(name) is None), None)

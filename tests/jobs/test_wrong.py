@@ -107,6 +107,12 @@ def work(tmp_path: Path, engine_server: Server) -> Work:
             2,
             "archive: [RSTREAM_CONFIG] trim.every has no meaning",
         ),
+        (
+            "archive",
+            ["table.path={folder}"],
+            2,
+            "archive: [RSTREAM_CONFIG] --summary '{folder}/archive.json' lies in t",
+        ),
         ("archive", ["source.group=strange"], 1, "archive: [RSTREAM_STREAM_STATE] group 'strange' of stream 'flights'"),
     ],
 )
@@ -124,10 +130,10 @@ def test_bad_input_is_one_line(
         client.xgroup_create("flights", "strange", mkstream=True)
     monkeypatch.setenv("RSTREAM_URL", work.server.url)
     monkeypatch.setattr("pyspark.sql.SparkSession.builder", None)
-    ended = call(monkeypatch, *work.arguments(job, *settings))
+    ended = call(monkeypatch, *work.arguments(job, *[text.format(folder=work.folder) for text in settings]))
     said = capsys.readouterr()
     assert (ended, said.err.count("\n")) == (code, 1), said.err
-    assert said.err.startswith(message.format(conf=CONF))
+    assert said.err.startswith(message.format(conf=CONF, folder=work.folder))
     assert "secret" not in said.err + said.out
 
 

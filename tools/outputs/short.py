@@ -67,7 +67,7 @@ def _run(config: Config, entries: list[dict[str, Any]], take_over: bool) -> None
     claimant = Claimant("etl", config["source"]["group"], query, take_over)
 
     def claim() -> Owner:
-        owner = claimant.before_start("table")
+        owner = claimant.as_owner(query, "table")
         claimant.check_owner("table", "table.path", table.owner(), owner)
         return owner
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -74,8 +74,12 @@ class OwnableTable(ABC):
     def prepare(self, fit: TableFit, owner: Owner | None) -> None:
         """Give the table its columns, and its owner unless that is None, before the first micro-batch is written."""
 
-    def sweep(self, number: int) -> None:  # noqa: B027 - most formats handle files of a killed run themselves
-        """Remove what a killed run of this query has left. number: of the first batch, which it may have begun."""
+    def files_of(self, number: int) -> list[str]:
+        """Return the files that an earlier run of this query has written for a batch. Most formats have none."""
+        return []
+
+    def sweep(self, files: Sequence[str]) -> None:  # noqa: B027 - most formats handle files of a killed run themselves
+        """Remove what an earlier run has left: files of the first batch that it has not replaced, and staged ones."""
 
     @abstractmethod
     def write(self, rows: DataFrame, number: int) -> None:
@@ -85,8 +89,8 @@ class OwnableTable(ABC):
 class OwnedTable:
     """A table that the query owns from its first micro-batch on, and whose rows are fitted to its columns.
 
-    Only the query that holds the lease of its group has a micro-batch. So what is found before the first one is of an
-    earlier run, and no other run of the query writes.
+    Only the query that holds the lease of its group begins a micro-batch. So an earlier run can have begun no other one
+    than the first.
     """
 
     def __init__(self, table: OwnableTable, fit: TableFit, claim: Callable[[], Owner | None]) -> None:
@@ -97,9 +101,13 @@ class OwnedTable:
 
     def write(self, rows: DataFrame, number: int) -> None:
         """Write one micro-batch of the query that runs on this thread."""
-        if not self._is_owned:
-            self._table.prepare(self.fit, self._claim())
-            self._claim()  # of two queries that start together, one is recorded
-            self._table.sweep(number)
-            self._is_owned = True
+        if self._is_owned:
+            self._table.write(self.fit.fit(rows), number)
+            return
+        self._table.prepare(self.fit, self._claim())
+        self._claim()  # of two queries that start together, one is recorded
+        files = self._table.files_of(number)
         self._table.write(self.fit.fit(rows), number)
+        # Not before the write: if this run stood still, another one has written these files, and trimmed the entries.
+        self._table.sweep(files)
+        self._is_owned = True

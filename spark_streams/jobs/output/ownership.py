@@ -20,7 +20,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from posixpath import normpath
@@ -172,13 +172,9 @@ class Claimant:
         text = read_text(spark, str(job.get("job.checkpoint")), "metadata")
         return cls(job.name, str(job.get("source.group")), json.loads(text)["id"] if text else "", job.take_over)
 
-    def before_start(self, output: str) -> Owner:
-        """Return this job as the owner of an output, before its query starts."""
-        return Owner(application(self.query, output), self.job, self.group)
-
-    def of_running_query(self, spark: SparkSession, output: str) -> Owner:
-        """Return this job as the owner of an output, on the thread of its query."""
-        return Owner(application(query_id(spark), output), self.job, self.group)
+    def as_owner(self, query: str, output: str) -> Owner:
+        """Return this job as the owner of an output. query: its ID, "" if it will get one when it starts."""
+        return Owner(application(query, output), self.job, self.group)
 
     def check_owner(self, shown: str, where: str, found: Owner | None, ours: Owner) -> str:
         """Return what `--check` says about an owner. shown: the table; where: its settings. Raises TableError."""
@@ -349,9 +345,9 @@ def check_places(tables: Sequence[NamedPlace], others: Sequence[NamedPlace]) -> 
                 )
 
 
-def other_places(config: Config, config_file: str | None) -> list[NamedPlace]:
-    """Return the files and folders that a configuration names, besides its tables."""
-    found = [NamedPlace("--config", config_file)] if config_file else []
+def other_places(config: Config, files: Mapping[str, str | None]) -> list[NamedPlace]:
+    """Return the files and folders that a job names, besides its tables. files: of the command line, by option."""
+    found = [NamedPlace(option, file) for option, file in files.items() if file]
     for name, value in config.items():
         if name not in _OUTPUTS:
             found += _places_at(name, value)
@@ -430,8 +426,4 @@ def _folders_below(spark: SparkSession, path: str) -> Iterator[str]:
 
 def _kind_of(spark: SparkSession, path: str, marks: Sequence[Mark]) -> str:
     """Return what the folder is by these marks, "" if it has none of them."""
-    return next((kind for names, kind in marks if _has(spark, path, names)), "")
-
-
-def _has(spark: SparkSession, path: str, marks: Sequence[str]) -> bool:
-    return all(exists(spark, path, mark) for mark in marks)
+    return next((kind for names, kind in marks if all(exists(spark, path, name) for name in names)), "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
@@ -41,21 +41,22 @@ class BatchFolders(OwnableTable):
         record = ownership.FolderRecord(fit.columns, self._kind, [*self._keys, "batch"], owner)
         ownership.write_record(self._spark, self._place, record)
 
-    def sweep(self, number: int) -> None:
-        """Remove files of a killed run of this query: of its batch `number`, and those that Spark had not moved yet.
-
-        Only the first batch of a run can have been started by an earlier run.
-        """
+    def files_of(self, number: int) -> list[str]:
         name = ownership.batch_name(self._spark, number)
         store, folders = self._matching("/".join([*["*=*"] * len(self._keys), f"batch={name}"]))
-        for folder in folders:
-            store.delete(folder, True)
+        return [file for folder in folders for file in _files_in(store, folder)]
+
+    def sweep(self, files: Sequence[str]) -> None:
+        for file in files:
+            path, store = ownership.located(self._spark, file)
+            if store.exists(path):  # its folder was not replaced
+                store.delete(path.getParent(), True)
         mark = f"/batch={partition_name(ownership.query_id(self._spark), 0)[:-1]}"
         store, folders = self._matching(".spark-staging-*")
         for folder in folders:
             # Another program that writes into this folder has such folders, too.
-            files = [*_files_in(store, folder)]
-            if files and all(mark in file for file in files):
+            staged = [*_files_in(store, folder)]
+            if staged and all(mark in file for file in staged):
                 store.delete(folder, True)
 
     def write(self, rows: DataFrame, number: int) -> None:
@@ -119,18 +120,19 @@ class CatalogTable(OwnableTable):
         if owner is not None and self.owner() != owner:
             set_owner_of_table(self._spark, self._place, owner)
 
-    def sweep(self, number: int) -> None:
-        """Drop the partitions that a killed run of this query has written for its batch `number`.
+    def files_of(self, number: int) -> list[str]:
+        batch = F.col("batch") == ownership.batch_name(self._spark, number)
+        return [unquote(file) for file in self._spark.table(self._place).where(batch).inputFiles()]
 
-        Only the first batch of a run can have been started by an earlier run.
-        """
-        spark, batch = self._spark, _literal(ownership.batch_name(self._spark, number))
-        partitions = spark.sql(f"SHOW PARTITIONS {self._place} PARTITION (batch = {batch})").collect()
-        for partition in (row["partition"] for row in partitions):
-            pairs = [pair.partition("=") for pair in partition.split("/")]
-            # Some catalogs need all values of a partition.
-            values = ", ".join(f"{quoted(unquote(key))} = {_literal(unquote(value))}" for key, _, value in pairs)
-            spark.sql(f"ALTER TABLE {self._place} DROP IF EXISTS PARTITION ({values})")
+    def sweep(self, files: Sequence[str]) -> None:
+        """Drop the partitions of these files if the batch has not replaced them."""
+        for file in files:
+            path, store = ownership.located(self._spark, file)
+            if store.exists(path):
+                pairs = [folder.partition("=") for folder in file.split("/")[-2 - len(self._keys) : -1]]
+                # Some catalogs need all values of a partition.
+                values = ", ".join(f"{quoted(unquote(key))} = {_literal(unquote(value))}" for key, _, value in pairs)
+                self._spark.sql(f"ALTER TABLE {self._place} DROP IF EXISTS PARTITION ({values})")
 
     def write(self, rows: DataFrame, number: int) -> None:
         session = rows.sparkSession
@@ -170,7 +172,7 @@ def set_owner_of_table(spark: SparkSession, name: str, owner: ownership.Owner) -
 
 
 def _literal(value: str) -> str:
-    """Return a partition's value, as SHOW PARTITIONS prints it, as an SQL literal."""
+    """Return the value of a partition's folder as an SQL literal."""
     if value == "__HIVE_DEFAULT_PARTITION__":
         return "null"
     escaped = value.replace("\\", "\\\\").replace("'", "\\'")

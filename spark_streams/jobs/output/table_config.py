@@ -20,7 +20,7 @@ from spark_streams.connector.watch.lineage.datasets import Dataset, path_dataset
 from spark_streams.jobs.job_config import FREE, Config
 from spark_streams.jobs.output.deltalake_table import DeltalakeTable
 from spark_streams.jobs.output.owned_table import Compaction, OwnableTable, OwnedTable, TableSettings
-from spark_streams.jobs.output.ownership import Claimant, NamedPlace, Owner, check_surroundings
+from spark_streams.jobs.output.ownership import Claimant, NamedPlace, Owner, check_surroundings, query_id
 from spark_streams.jobs.output.pyiceberg_table import PyicebergTable
 from spark_streams.jobs.output.spark_tables import AppendedTable, BatchFolders, CatalogTable, folder_of_table
 from spark_streams.jobs.output.table_columns import (
@@ -259,7 +259,7 @@ class TableConfig(TableSettings):
         job = claimant or Claimant()
 
         def claim() -> Owner | None:
-            owner = job.of_running_query(spark, output)
+            owner = job.as_owner(query_id(spark), output)
             self.check_owner(spark, job, owner)
             return None if self.shared else owner
 

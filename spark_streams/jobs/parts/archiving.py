@@ -83,7 +83,7 @@ class Archive(WrittenPart):
         self._job = job
         self._table, self._fields = _table(job)
         if self._table.folder is not None:
-            check_places([self._table.folder], other_places(job.config, job.config_file))
+            check_places([self._table.folder], other_places(job.config, job.files))
         self._owned: OwnedTable | None = None
 
     def plan(self) -> Facts:

@@ -133,7 +133,7 @@ def checked_table(
 ) -> OwnedTable:
     """Return a table of this job for rows of these columns. Raises ConfigError or TableError."""
     table.check_format(spark)
-    owned = table.check_owner(spark, claimant, claimant.before_start(output))
+    owned = table.check_owner(spark, claimant, claimant.as_owner(claimant.query, output))
     fit = table.fit(spark, rows)
     fit = fit._replace(changed="; ".join(filter(None, (fit.changed, owned))))
     return table.open(spark, output, fit, claimant)
@@ -237,7 +237,7 @@ class Outputs(WrittenPart):
             raise ConfigError(f"sql.query: {first_line(error)}") from error
         tables = [output.to for output in self._outputs if isinstance(output.to, TableConfig)]
         places = [place for table in tables if (place := table.place_in(good.sparkSession)) is not None]
-        check_places(places, other_places(self._job.config, self._job.config_file))
+        check_places(places, other_places(self._job.config, self._job.files))
         claimant = Claimant.of_job(self._job, good.sparkSession)
         for output in self._outputs:
             output.check_rows(rows, claimant)

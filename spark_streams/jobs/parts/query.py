@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import re
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -15,14 +15,13 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_streams import watch
 from spark_streams.base.given_text import duration
-from spark_streams.base.numbers import parse_number
 from spark_streams.base.pattern import matches
 from spark_streams.base.untyped import JavaObject
 from spark_streams.connector.admin.checkpoint import streams_read
 from spark_streams.connector.admin.expected_streams import absent_stream_notes, require_each, require_one
 from spark_streams.connector.deadletter.input_streams import Inputs, own_dead_letter_streams
 from spark_streams.connector.errors import ConfigError
-from spark_streams.connector.lag.survey import StreamView, view_streams
+from spark_streams.connector.lag.survey import view_streams
 from spark_streams.connector.options.access_options import SinkOptions
 from spark_streams.connector.options.source_options import SourceOptions
 from spark_streams.connector.running.ending import end_between_batches
@@ -31,17 +30,14 @@ from spark_streams.connector.running.run import run_until_drained
 from spark_streams.connector.source.stream_names import resolve_shards
 from spark_streams.connector.watch.listener import Watch
 from spark_streams.connector.watch.progress import limit_of
+from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.connection import Server
-from spark_streams.connector.wire.scan import (
-    bounded,
-    matching_streams,
-)
+from spark_streams.connector.wire.scan import bounded, matching_streams
 from spark_streams.jobs.job import Facts, Job, JobPart, WrittenPart, access_of
 from spark_streams.jobs.parts.source_and_sink import Source
 
-_INTERVAL = re.compile(r"^\s*\d+\s+(millisecond|second|minute|hour)s?\s*$", re.IGNORECASE)
-_UNITS = {"millisecond": 1, "second": 1_000, "minute": 60_000, "hour": 3_600_000}  # of Spark's form, in milliseconds
+_PROBE = "rstream:doctor"  # a key for tests, which users who read or write streams have a right to
 _FRACTION = 10  # of targetBatchTime that an interval may have
 
 
@@ -103,9 +99,7 @@ def check_target_time(job: Job, target: int | None) -> None:
     interval = trigger_of(job).get("processingTime")
     if target is None or interval is None:
         return
-    number, unit = interval.split()
-    milliseconds = (parse_number(number) or 0) * _UNITS[unit.lower().rstrip("s")]
-    if milliseconds * _FRACTION > target:
+    if int(interval.split()[0]) * _FRACTION > target:
         raise ConfigError(
             f"job.trigger={interval!r} is more than a tenth of source.targetBatchTime ({target} ms): the source cannot "
             'tell the pause from the time of a batch. Set job.trigger = "1ms", and source.minEntriesPerTrigger with '
@@ -116,13 +110,11 @@ def check_target_time(job: Job, target: int | None) -> None:
 def trigger_of(job: Job) -> Mapping[str, Any]:
     """Return the trigger that `job.trigger` names. Raises ConfigError.
 
-    "available-now" is the default. Otherwise it is an interval: "10s", or Spark's form "10 seconds".
+    "available-now" is the default. Otherwise it is an interval such as "10s".
     """
     trigger = str(job.get("job.trigger", "available-now"))
     if trigger == "available-now":
         return {"availableNow": True}
-    if _INTERVAL.match(trigger):
-        return {"processingTime": trigger}
     try:
         return {"processingTime": f"{duration(trigger)} milliseconds"}
     except ValueError:
@@ -131,7 +123,9 @@ def trigger_of(job: Job) -> Mapping[str, Any]:
         ) from None
 
 
-def check_feedback_loop(source: SourceOptions, written: Mapping[str, SinkOptions]) -> None:
+def check_feedback_loop(
+    source: SourceOptions, written: Mapping[str, SinkOptions], is_one_server: Callable[[Address, Address], bool]
+) -> None:
     """Raise ConfigError if the job writes to a stream that it reads: such a job would never end. Pure.
 
     written: the options of each sink, by the configuration key that names its stream.
@@ -139,7 +133,7 @@ def check_feedback_loop(source: SourceOptions, written: Mapping[str, SinkOptions
     pattern = source.streams_pattern
     for key, sink_options in written.items():
         stream = sink_options.stream
-        if stream is None or sink_options.address.url != source.address.url:
+        if stream is None:
             continue
         if stream in (source.streams or ()):
             naming_option = "source.streams names"
@@ -147,10 +141,23 @@ def check_feedback_loop(source: SourceOptions, written: Mapping[str, SinkOptions
             naming_option = f"source.streamsPattern {pattern!r} finds"
         else:
             continue
-        raise ConfigError(
-            f"{key} is {stream!r}, which {naming_option}, too: the job would read its own output without end. "
-            "Name another stream, or exclude it with source.streamsExcept"
-        )
+        if is_one_server(source.address, sink_options.address):
+            raise ConfigError(
+                f"{key} is {stream!r}, which {naming_option}, too: the job would read its own output without end. "
+                "Name another stream, or exclude it with source.streamsExcept"
+            )
+
+
+def is_one_server(reading: Address, writing: Address) -> bool:
+    """Whether two addresses lead to one server, as `localhost` and `127.0.0.1`: what one writes, the other reads."""
+    if reading.url == writing.url:
+        return True
+    with connect(reading) as reader, connect(writing) as writer:
+        token = secrets.token_hex(8).encode()
+        writer.execute("SET", _PROBE, token, "PX", 10_000)
+        seen = reader.execute("GET", _PROBE)
+        writer.execute("DEL", _PROBE)
+    return bool(seen == token)
 
 
 class Query(JobPart):
@@ -188,7 +195,7 @@ class Query(JobPart):
         self._watching: Watch | None = None
         self._progress, self._is_cut = RunProgress(), False
         sinks = {key: sink for part in written for key, sink in part.streams().items()}
-        check_feedback_loop(options, sinks)
+        check_feedback_loop(options, sinks, is_one_server)
         check_target_time(job, options.target_batch_time)
         self._patience = job.duration("job.stop_within", "30s") / 1000
         try:
@@ -206,7 +213,12 @@ class Query(JobPart):
             self.streams: list[str] = list(resolve_shards(server, options.streams or ()) or _inputs(server, options))
             views = view_streams(server, self.streams)
             views_by_stream = {view.stream: view for view in views}
-            self._require_streams(server, source, views_by_stream)
+            if source.must_exist:
+                require_each(server, options, self.streams, views_by_stream)
+            elif source.must_exist is None and options.archive_path is None:
+                read = streams_read(self._checkpoint)
+                found = {*views_by_stream, *(view.stream for view in view_streams(server, read))}
+                require_one(server, read, found, str(self._checkpoint))
             self._expected = absent_stream_notes(server, options, self.streams, views_by_stream) if job.check else []
         self.waiting: int | None = 0
         for view in views:
@@ -218,15 +230,6 @@ class Query(JobPart):
         # What the job itself adds to a stream cannot be told from what the source moves there.
         is_shared = options.dead_letter_stream in [sink.stream for sink in sinks.values()]
         self._moved_before = None if is_shared else _count_added(options)
-
-    def _require_streams(self, server: Server, source: Source, existing: Mapping[str, StreamView]) -> None:
-        """Raise StreamMissingError as `source.must_exist` says."""
-        if source.must_exist:
-            require_each(server, self._source, self.streams, existing)
-        elif source.must_exist is None and self._source.archive_path is None:
-            read = streams_read(self._checkpoint)
-            found = {*existing, *(view.stream for view in view_streams(server, read))}
-            require_one(server, read, found, str(self._checkpoint))
 
     def plan(self) -> Facts:
         source = self._source

@@ -115,8 +115,11 @@ class _Table(OwnableTable):
     def prepare(self, fit: TableFit, owner: Owner | None) -> None:
         self.seen.append(("prepare", owner))
 
-    def sweep(self, number: int) -> None:
-        self.seen.append(("sweep", number))
+    def files_of(self, number: int) -> list[str]:
+        return [f"of {number}"]
+
+    def sweep(self, files: Sequence[str]) -> None:
+        self.seen.append(("sweep", *files))
 
     def write(self, rows: DataFrame, number: int) -> None:
         self.seen.append(("write", number))
@@ -132,12 +135,12 @@ def _write(table: OwnedTable, number: int) -> None:
     table.write(_Rows(), number)  # type: ignore[arg-type]
 
 
-def test_what_a_killed_run_left_is_swept_before_the_first_batch_only() -> None:
+def test_what_an_earlier_run_left_is_swept_after_the_first_batch_only() -> None:
     table = _Table()
     owned = OwnedTable(table, new_table(_Rows.schema), lambda: OURS)
     for number in (7, 8, 9):
         _write(owned, number)
-    assert table.seen == [("prepare", OURS), ("sweep", 7), ("write", 7), ("write", 8), ("write", 9)]
+    assert table.seen == [("prepare", OURS), ("write", 7), ("sweep", "of 7"), ("write", 8), ("write", 9)]
 
 
 def test_of_two_queries_that_start_together_the_one_that_is_not_recorded_writes_nothing() -> None:

@@ -345,7 +345,7 @@ def test_files_of_the_configuration_and_strange_checkpoints_lie_in_no_table(
     text = config("etl", server, tmp_path)
     for checked in (True, False):
         with pytest.raises(ConfigError, match=r"--config '.*etl.toml' lies in table.path"):
-            run(spark, monkeypatch, "etl", text, check=checked, config_file=str(table / "etl.toml"))
+            run(spark, monkeypatch, "etl", text, check=checked, files={"--config": str(table / "etl.toml")})
     schema = f'schema.json = "{table}/orders.json"\n{text}'
     refused(spark, monkeypatch, "etl", schema, r"schema.json '.*' lies in table.path")
     for below in ("a/checkpoint/offsets", "a/checkpoint/commits"):

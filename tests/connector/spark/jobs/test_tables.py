@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
@@ -49,6 +50,27 @@ def staged(path: Path, name: str, batch: str) -> None:
         (folder / "part-0.parquet").write_bytes(b"")
 
 
+@pytest.fixture
+def name(spark: SparkSession) -> Iterator[str]:
+    name = f"t{uuid.uuid4().hex}"
+    yield name
+    spark.sql(f"DROP TABLE IF EXISTS {name}")
+
+
+def test_a_run_that_cannot_write_its_batch_removes_nothing_of_a_run_that_has_written_it(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    """A run that stood still goes on when its successor has written its batch, and has trimmed the entries."""
+    gone = rows_of(spark).where(F.expr("raise_error('entries were trimmed') IS NULL"))
+    for table in (TableConfig("table", path=str(tmp_path / "out")), TableConfig("table", name=name)):
+        stood_still = opened(table, rows_of(spark))
+        opened(table, rows_of(spark)).write(rows_of(spark), 0)
+        with pytest.raises(PySparkException, match="entries were trimmed"):
+            stood_still.write(gone, 0)
+        written = spark.table(name) if table.name else spark.read.parquet(str(table.path))
+        assert sorted(row["id"] for row in written.collect()) == list(range(9))
+
+
 @pytest.mark.parametrize("kind", ["parquet", "orc", "json", "csv", "xml"])
 def test_a_batch_that_was_cut_leaves_nothing_of_its_first_run(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     path = tmp_path / "out"
@@ -65,13 +87,6 @@ def test_a_batch_that_was_cut_leaves_nothing_of_its_first_run(spark: SparkSessio
     assert {row["key"] for row in read.collect()} == {f"{KEY}0", f"{KEY}1", None}
     kept = {file.name for file in path.iterdir() if file.name.startswith(".spark")}
     assert kept == {".spark-staging-other", ".spark-staging-begun"}, "of others, who may still write"
-
-
-@pytest.fixture
-def name(spark: SparkSession) -> Iterator[str]:
-    name = f"t{uuid.uuid4().hex}"
-    yield name
-    spark.sql(f"DROP TABLE IF EXISTS {name}")
 
 
 @pytest.mark.parametrize("kind", ["parquet", "orc"])
