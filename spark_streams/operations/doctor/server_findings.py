@@ -129,7 +129,7 @@ def check_memory(facts: ServerFacts) -> Iterator[ServerFinding]:
         yield ServerFinding(
             Level.DANGER, _MEMORY,
             f"evicts any key when {binary_size(limit)} are full (maxmemory-policy {policy}){_evicted(facts)}",
-            "exactly-once sinks, mode DEADLETTER and reads without a pending list are refused. Other queries run with "
+            "exactly-once sinks, mode DEADLETTER and retryDelay are refused. Other queries run with "
             "a warning, and fail when a stream or a group was evicted",
             "CONFIG SET maxmemory-policy noeviction, and write it into redis.conf",
         )  # fmt: skip

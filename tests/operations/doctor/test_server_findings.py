@@ -134,7 +134,7 @@ def test_what_is_left_after_a_restart(config: dict[str, str], told: dict[str, An
         (
             {"maxmemory_policy": "allkeys-lfu", "evicted_keys": 7},
             Level.DANGER,
-            "7 keys .*exactly-once sinks, .* are refused",
+            "7 keys .*exactly-once sinks, mode DEADLETTER and retryDelay are refused",
         ),
         ({"maxmemory_policy": "volatile-ttl"}, Level.NOTE, "Leases do"),
         ({"used_memory": 90 * MB}, Level.WARNING, "OOM"),
