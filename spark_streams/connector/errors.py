@@ -270,9 +270,9 @@ class LedgerError(StreamStateError):
 
 
 class OffsetError(StreamStateError):
-    """This version cannot read an offset in the checkpoint."""
+    """The checkpoint belongs to another group or consumer, or this version cannot read its offset."""
 
-    remedy = "Install the version of spark-streams that the message names."
+    remedy = "Restore `group` and `consumer`, or use the checkpoint or the version that the message names."
 
 
 class SchemaError(RStreamError):

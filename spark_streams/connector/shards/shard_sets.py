@@ -164,11 +164,11 @@ def require_complete(server: Server, snapshot: ShardsSnapshot, accepts_loss: boo
 def plain_and_shards(server: Server, snapshot: ShardsSnapshot) -> ShardsError:
     """Return the error for a stream that is in shards while a plain stream of its name exists."""
     shard_set = snapshot.shard_set or ShardSet(snapshot.stream, min(snapshot.existing))
-    length = snapshot.plain or 0
+    quoted = shell_words([snapshot.stream])
     return ShardsError(
         f"stream {snapshot.stream!r} at {server.address} is in {shard_set.count} shards, but there is also a plain "
-        f"stream of that name, with {length:,} entries. Find and stop its writer, then delete the plain stream "
-        f"(`redis-cli DEL {shell_words([snapshot.stream])}`)"
+        f"stream of that name (entries: {snapshot.plain or 0:,}). Find and stop its writer, then rename that stream "
+        f"(`redis-cli RENAME {quoted} NEW-NAME` keeps its entries), or delete it (`redis-cli DEL {quoted}`)"
     )
 
 

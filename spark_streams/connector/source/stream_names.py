@@ -69,10 +69,10 @@ def require_shards_of(checkpoint: Iterable[str], options: SourceOptions, sharded
         quoted = shell_words([shard.stream])
         raise ShardsError(
             f"the checkpoint has {shard.count} shards of stream {shard.stream!r}, but {options.address} has none of "
-            "them and no key that registers them. The server has lost them. If a query has created an empty stream "
-            f"of that name since (`redis-cli XLEN {quoted}` prints 0), delete it "
-            f"(`redis-cli DEL {quoted}`). Start the query with option shards={shard.count}: it then reports "
-            "how much is lost (failOnDataLoss)"
+            "them and no key that registers them. If they were deleted, start the query with a new checkpoint. "
+            "Otherwise the server has lost them. If a query has created an empty stream of that name since "
+            f"(`redis-cli XLEN {quoted}` prints 0), delete it (`redis-cli DEL {quoted}`). Start the query with option "
+            f"shards={shard.count}: it then reports how much is lost (failOnDataLoss)"
         )
 
 

@@ -16,12 +16,14 @@ None of them contains a part of a login (`str` of an address hides it).
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import redis
 
 from spark_streams.base.ids import MAX_ID
+from spark_streams.base.pattern import escape
 from spark_streams.base.units import binary_size
 from spark_streams.connector import errors
 from spark_streams.connector.wire.address import Address
@@ -75,6 +77,7 @@ EXHAUSTED = "exhausted the last possible ID"  # in the server's text
 # NOPERM … to run the 'xgroup|create' command: the same words in Redis 7 and 8 and in Valkey.
 _REFUSED_COMMAND = re.compile(r"'([^' ]+)' command")
 _TAG = re.compile(r"\{[^}]+\}")
+_SPACE = re.compile(r"[ \t-\r\0]")  # of ASCII: ACL SETUSER refuses it in a pattern
 REDIRECTIONS = frozenset({"MOVED", "ASK"})
 # Words that a message shows: what follows is internal, or a value.
 _SHOWN_WORDS = {"ECHO": 1, "SET": 2, "HSET": 2, "SADD": 2, "RESTORE": 2, "XADD": 3}
@@ -155,8 +158,8 @@ def not_permitted(where: str, text: str, words: Sequence[str]) -> errors.NotPerm
     """Return the error for a missing right. where: the command and the server."""
     action, right = missing_right(text, words)
     return errors.NotPermittedError(
-        f"{where}: the url's user has no right to {action} ({text}); give it with ACL SETUSER USER {right} "
-        "(rstream help access lists all rights that are needed)",
+        f"{where}: the url's user has no right to {action} ({text}); give it with ACL SETUSER USER "
+        f"{shlex.quote(right)} (rstream help access lists all rights that are needed)",
         "NOPERM",
         right,
     )
@@ -171,10 +174,10 @@ def missing_right(text: str, words: Sequence[str]) -> tuple[str, str]:
     key = _key_of(words)
     if not key:
         return "use a key of this transaction", "~key"
-    pattern, tag = key, _TAG.search(key)
+    pattern, tag = escape(key), _TAG.search(key)
     if key.startswith("rstream:"):  # all keys of this product, of the same stream if the key belongs to one
-        pattern = f"rstream:*:{tag[0]}*" if tag else "rstream:*"
-    return f"use key {key!r}", f"~{pattern}"
+        pattern = f"rstream:*:{escape(tag[0])}*" if tag else "rstream:*"
+    return f"use key {key!r}", f"~{_SPACE.sub('?', pattern)}"
 
 
 def reading_error(where: str, error: errors.ServerReplyError, stream: str) -> errors.ServerReplyError:

@@ -35,6 +35,7 @@ from spark_streams.connector.wire.connect import connect
 from spark_streams.connector.wire.connection import Server
 from spark_streams.connector.wire.scan import bounded, matching_streams
 from spark_streams.jobs.job import Facts, Job, JobPart, WrittenPart, access_of
+from spark_streams.jobs.output.ownership import read_text
 from spark_streams.jobs.parts.source_and_sink import Source
 
 _PROBE = "rstream:doctor"  # a key for tests, which users who read or write streams have a right to
@@ -232,14 +233,14 @@ class Query(JobPart):
         self._moved_before = None if is_shared else _count_added(options)
 
     def plan(self) -> Facts:
-        source = self._source
-        continues = " (continues)" if (self._checkpoint / "metadata").exists() else ""
+        source, spark, checkpoint = self._source, self._job.spark, str(self._job.get("job.checkpoint"))
+        continues = spark is not None and read_text(spark, checkpoint, "metadata") is not None
         return {
             "read": f"{', '.join(source.streams or self.streams) or source.streams_pattern} at {source.address}",
             "as": f"group {source.group}, consumer {source.consumer}",
             "waiting": "unknown" if self.waiting is None else f"{self.waiting:,} entries",
             **({"note": "; ".join(self._expected)} if self._expected else {}),
-            "checkpoint": f"{self._job.get('job.checkpoint')}{continues}",
+            "checkpoint": f"{checkpoint}{' (continues)' if continues else ''}",
             "trigger": self._job.get("job.trigger", "available-now"),
         }
 

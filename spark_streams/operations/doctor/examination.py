@@ -246,9 +246,8 @@ def _unreached(member: Member) -> ServerFinding:
     effect = _FAILS if member.master is None else f"if it becomes the master, {_FAILS}"
     if member.is_shut_out:
         observation = f"the {role} refuses this user or its password, which other nodes accept"
-        return ServerFinding(
-            level, "nodes", observation, effect, "run ACL SETUSER and ACL SAVE on every node, replicas too"
-        )
+        remedy = "run ACL SETUSER on every node, replicas too, then ACL SAVE, or CONFIG REWRITE if there is no aclfile"
+        return ServerFinding(level, "nodes", observation, effect, remedy)
     observation = f"the {role} is not reachable from here: {member.why.replace(member.name, 'it')}"
     remedy = (
         "start it, or let the nodes announce addresses that driver and executors reach (cluster-announce-ip, "

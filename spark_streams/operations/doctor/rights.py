@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_streams.connector.admin.streams import missing_right
+from spark_streams.connector.operator_commands import shell_words
 from spark_streams.connector.wire.connection import Connection, ReplyError
 from spark_streams.connector.wire.replies import is_forbidden, is_unknown_command
 from spark_streams.operations.doctor.server_facts import Findings, Level, ServerFinding
@@ -125,19 +126,18 @@ def rights_findings(user: str, missing: Mapping[str, Missing], streams: Sequence
 def _lacking(who: str, user: str, uses: Sequence[str], lacks: Missing) -> ServerFinding:
     unknown = f" ({lacks.unknown})" if lacks.unknown else ""
     keys_first = sorted(lacks.rights, key=lambda right: (not right.startswith("~"), right))
-    rights = " ".join(keys_first)
     if lacks.rights == (_SILENCE,):
         return ServerFinding(
             Level.NOTE, "rights", f"replies cannot be suppressed for {who} (CLIENT REPLY)",
             "a query works; each entry is also sent to its driver, which drops it (1 kB: 2 µs)",
             f"if possible, grant {_SILENCE}",
         )  # fmt: skip
-    granted = " ".join(right for right in keys_first if right[0] in "+~")
-    remedies = [f"ACL SETUSER {user or 'USER'} {granted}"] if granted else []
+    granted = [right for right in keys_first if right[0] in "+~"]
+    remedies = [f"ACL SETUSER {shell_words([user or 'USER', *granted])}"] if granted else []
     if renamed := [right for right in keys_first if right[0] not in "+~"]:
         remedies.append(f"the server does not know {' '.join(renamed)}: remove rename-command from its configuration")
     return ServerFinding(
-        Level.WARNING, "rights", f"{who} lacks rights for {_listed(uses)}: {rights}{unknown}",
+        Level.WARNING, "rights", f"{who} lacks rights for {_listed(uses)}: {' '.join(keys_first)}{unknown}",
         "a query or command that needs one of them fails with an error that names it (RSTREAM_NOT_PERMITTED)",
         "; ".join(remedies) + (" +@transaction; then run this again" if lacks.unknown else ""),
     )  # fmt: skip

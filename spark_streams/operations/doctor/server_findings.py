@@ -101,14 +101,14 @@ def _appended(facts: ServerFacts) -> ServerFinding:
         return ServerFinding(
             Level.WARNING, _KEPT, "the operating system decides when the append-only file is flushed (appendfsync no)",
             f"if the machine fails, about 30 seconds of writes are lost: {_AFTER_LOSS}",
-            "CONFIG SET appendfsync everysec, or always",
+            "CONFIG SET appendfsync everysec, or always, and write it into redis.conf",
         )  # fmt: skip
     if fsync == "everysec":
         return ServerFinding(
             Level.NOTE, _KEPT, "append-only file, flushed once a second",
             "if the machine fails, one or two seconds of writes are lost: a source reports lost entries; rows that a "
             "sink committed in this time are missing",
-            "CONFIG SET appendfsync always, if this loss is not acceptable",
+            "if this loss is not acceptable, CONFIG SET appendfsync always, and write it into redis.conf",
         )  # fmt: skip
     how = "flushed with every write" if fsync == "always" else "the flush interval is not known"
     return ServerFinding(Level.OK, _KEPT, f"append-only file, {how}")
@@ -129,9 +129,9 @@ def check_memory(facts: ServerFacts) -> Iterator[ServerFinding]:
         yield ServerFinding(
             Level.DANGER, _MEMORY,
             f"evicts any key when {binary_size(limit)} are full (maxmemory-policy {policy}){_evicted(facts)}",
-            "exactly-once sinks, mode DEADLETTER and reads without a pending list are refused. Other queries run with "
+            "exactly-once sinks, mode DEADLETTER and retryDelay are refused. Other queries run with "
             "a warning, and fail when a stream or a group was evicted",
-            "CONFIG SET maxmemory-policy noeviction",
+            "CONFIG SET maxmemory-policy noeviction, and write it into redis.conf",
         )  # fmt: skip
     else:
         yield from _used(facts, limit, policy)
@@ -170,7 +170,7 @@ def _used(facts: ServerFacts, limit: int, policy: str) -> Iterator[ServerFinding
             f"{_evicted(facts)}",
             "streams and the ledgers of queries never expire. Leases do, and so does the ledger of a batch job, which "
             "then fails with a named error",
-            "CONFIG SET maxmemory-policy noeviction, if batch jobs write",
+            "if batch jobs write, CONFIG SET maxmemory-policy noeviction, and write it into redis.conf",
         )  # fmt: skip
     if used >= limit:
         yield ServerFinding(
@@ -255,7 +255,7 @@ def _guard(facts: ServerFacts, count: int) -> ServerFinding:
             f"{master}, which accepts writes without a connected replica (min-replicas-to-write 0)",
             "if a replica then takes over, these writes are lost; a source reports the lost entries, a sink the "
             "batches that it was writing",
-            "CONFIG SET min-replicas-to-write 1, and set option waitReplicas of the sink",
+            "CONFIG SET min-replicas-to-write 1 on master and replicas, and in redis.conf; set the sink's waitReplicas",
         )  # fmt: skip
     requirement = "" if required is None else f", writes need {required}"
     return ServerFinding(Level.OK, _REPLICATION, f"{master}{requirement}")

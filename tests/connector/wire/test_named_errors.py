@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import subprocess
 import traceback
 from collections.abc import Callable, Iterator
@@ -92,24 +94,30 @@ def test_the_command_says_it_in_one_line(locked: Server) -> None:
     ("rights", "command", "said"),
     [
         (["-xadd"], ("XADD", "orders", "*", "a", "1"), "no right to run XADD (.*) ACL SETUSER USER \\+xadd "),
-        (["-xgroup|create"], ("XGROUP", "CREATE", "orders", "g", "0"), "to run XGROUP CREATE .* \\+xgroup\\|create "),
-        (["resetkeys", "~other"], ("XLEN", "orders"), "to use key 'orders' .* ~orders "),
-        (["resetkeys", "~other"], ("XINFO", "STREAM", "orders"), "to use key 'orders' .* ~orders "),
-        (["resetkeys", "~o*"], ("GET", "rstream:x:{o}"), "to use key 'rstream:x:\\{o\\}' .* ~rstream:\\*:\\{o\\}\\* "),
+        (["-xgroup|create"], ("XGROUP", "CREATE", "orders", "g", "0"), "to run XGROUP CREATE .* '\\+xgroup\\|create' "),
+        (["resetkeys", "~other"], ("XLEN", "orders"), "to use key 'orders' .* '~orders' "),
+        (["resetkeys", "~other"], ("XINFO", "STREAM", "orders"), "to use key 'orders' .* '~orders' "),
+        (["resetkeys", "~o*"], ("GET", "rstream:x:{o}"), "key 'rstream:x:\\{o\\}' .* '~rstream:\\*:\\{o\\}\\*' "),
+        (["resetkeys", "~o*"], ("GET", "rstream:x:{[1]}"), "'~rstream:\\*:\\{\\\\\\[1"),
+        (["resetkeys", "~o*"], ("XLEN", "it's [1]"), "to use key .it's "),
     ],
 )
-def test_a_right_that_is_missing_is_named(
+def test_a_right_that_is_missing_is_named_as_a_shell_takes_it(
     redis_server: Server, rights: list[str], command: tuple[str, ...], said: str
 ) -> None:
-    """(The bundled engine has no ACLs.)"""
+    """The command of the error gives the right. (The bundled engine has no ACLs.)"""
     with redis_server.client() as admin:
         admin.flushall()
+        admin.xgroup_create(command[-1] if command[0] == "XLEN" else "orders", "other", mkstream=True)
         admin.execute_command("ACL", "SETUSER", "half", "reset", "on", f">{SECRET}", "~*", "+@all", *rights)
         try:
             with Connection(Address.parse(redis_server.url.replace("://", f"://half:{SECRET}@"))) as connection:
                 with pytest.raises(NotPermittedError, match=said) as caught:
                     connection.execute(*command)
                 assert (caught.value.code, SECRET in str(caught.value)) == ("NOPERM", False)
+                [given] = re.findall(r"ACL SETUSER USER (.+) \(rstream help", caught.value.message)
+                admin.execute_command("ACL", "SETUSER", "half", *shlex.split(given))
+                connection.execute(*command)
         finally:
             admin.acl_deluser("half")
 
@@ -148,7 +156,7 @@ def test_newer_servers_name_the_user_and_mean_the_same() -> None:
 
     assert "+xadd " in error_text("NOPERM User half has no permissions to run the 'xadd' command", "EXEC")
     no_key = "NOPERM No permissions to access a key"
-    assert "~s " in error_text(no_key, "XREADGROUP", "GROUP", "g", "c", "STREAMS", "s", ">")
+    assert "'~s' " in error_text(no_key, "XREADGROUP", "GROUP", "g", "c", "STREAMS", "s", ">")
     assert "a key of this transaction" in error_text(no_key, "EXEC", "(the ledger)")
     assert "redis://user:password@h:1/2," in error_text("NOAUTH Authentication required.", "PING")
 

@@ -124,7 +124,11 @@ def test_a_node_that_is_not_reached(at: Node, master: Node | None, level: Level,
     [found] = about("nodes", cluster(away))
     check([found], level, words + "cluster-announce-ip")
     assert found.nodes == (f"{at[0]}:{at[1]}",)
-    check(about("nodes", cluster(replace(away, is_shut_out=True))), level, "refuses this user .*ACL SETUSER")
+    check(
+        about("nodes", cluster(replace(away, is_shut_out=True))),
+        level,
+        "refuses this user .*ACL SETUSER .*CONFIG REWRITE",
+    )
     assert worst(judge_cluster(cluster(away))) is level
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -122,6 +123,15 @@ def test_without_transactions_one_can_still_look_and_the_rest_is_unknown(user: M
     assert other.remedy.endswith(" +@transaction; then run this again")
     with redis_server.client() as client:
         assert client.dbsize() == 0
+
+
+def test_the_remedy_gives_rights_on_a_stream_of_any_name(user: Makes, redis_server: Server) -> None:
+    server, name = user("~other", "+@all", "-xinfo"), "it's [1]"
+    with Connection(Address.parse(server.url)) as connection:
+        [one] = rights_findings("limited", ask_rights(connection, (LOOKING,), [name]), [name])
+    with redis_server.client() as client:
+        client.execute_command(*shlex.split(one.remedy))
+    assert lacking(server, name, uses=(LOOKING,)) == {LOOKING: ()}
 
 
 def test_where_no_stream_is_named_none_is_asked_for(user: Makes) -> None:

@@ -54,6 +54,20 @@ def level_and_words(found: Iterable[ServerFinding]) -> tuple[Level, str]:
     return one.level, " | ".join((one.observation, one.effect, one.remedy))
 
 
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"appendfsync": "no", "min-replicas-to-write": "0"}, {"maxmemory_policy": "allkeys-lru"}),
+        ({"appendfsync": "everysec"}, {"maxmemory_policy": "volatile-lru"}),
+        ({"save": ""}, {"aof_enabled": 0}),
+    ],
+)
+def test_a_remedy_outlives_a_restart_of_the_server(config: dict[str, str], told: dict[str, Any]) -> None:
+    remedies = [one.remedy for one in judge_server(facts(config, **told)) if "CONFIG SET" in one.remedy]
+    assert remedies
+    assert [one for one in remedies if "redis.conf" not in one] == []
+
+
 def test_a_good_server_is_ok_in_everything() -> None:
     found = [*judge_server(WELL)]
     assert worst(found) is Level.OK
@@ -120,7 +134,7 @@ def test_what_is_left_after_a_restart(config: dict[str, str], told: dict[str, An
         (
             {"maxmemory_policy": "allkeys-lfu", "evicted_keys": 7},
             Level.DANGER,
-            "7 keys .*exactly-once sinks, .* are refused",
+            "7 keys .*exactly-once sinks, mode DEADLETTER and retryDelay are refused",
         ),
         ({"maxmemory_policy": "volatile-ttl"}, Level.NOTE, "Leases do"),
         ({"used_memory": 90 * MB}, Level.WARNING, "OOM"),

@@ -15,6 +15,8 @@ from spark_streams import register
 from spark_streams.connector.errors import ConfigError
 from spark_streams.connector.keys import CLOSED, record_key
 from spark_streams.jobs.job import CheckedError, Job
+from spark_streams.jobs.parts.query import Query
+from spark_streams.jobs.parts.source_and_sink import Source
 from spark_streams.jobs.programs import aggregate, etl
 from tools.servers.server import Server
 
@@ -267,3 +269,21 @@ def test_an_aggregate_takes_its_columns_from_a_schema_too(
         run(spark, keys, monkeypatch, aggregate)
     with pytest.raises(ConfigError, match=r"\[aggregate\]: .*UNRESOLVED_COLUMN"):
         run(spark, keys | {"aggregate": {"keys": ["whom"], "values": {"n": "count(n)"}}}, monkeypatch, aggregate)
+
+
+def test_a_check_finds_the_checkpoint_in_any_file_system(
+    spark: SparkSession, engine_server: Server, tmp_path: Path
+) -> None:
+    java = spark.sparkContext._jsc
+    assert java is not None
+    java.hadoopConfiguration().set("fs.viewfs.mounttable.lake.link./data", tmp_path.as_uri())
+    config = {
+        "url": engine_server.url, "source": {"group": "etl", "streams": ["orders"]},
+        "job": {"checkpoint": "viewfs://lake/data/checkpoint"},
+    }  # fmt: skip
+    job = Job("etl", config, Console(quiet=True), check=True, spark=spark)
+    query = Query(job, Source(job))
+    assert query.plan()["checkpoint"] == "viewfs://lake/data/checkpoint"
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "checkpoint" / "metadata").write_text('{"id": "1"}')
+    assert query.plan()["checkpoint"] == "viewfs://lake/data/checkpoint (continues)"
