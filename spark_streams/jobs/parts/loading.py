@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_streams.base.given_text import from_milliseconds
-from spark_streams.connector.errors import ConfigError, InvalidOptionError, JobError, RStreamError
+from spark_streams.connector.errors import ConfigError, InvalidOptionError, JobError, RStreamError, StreamMissingError
 from spark_streams.connector.lag.survey import view_streams
 from spark_streams.connector.options.access_options import SinkOptions
 from spark_streams.connector.running.ending import cut
@@ -213,22 +213,19 @@ class Load(JobPart):
         assert self._sink.stream is not None  # required
         self._stream = self._sink.stream
         self._into = f"{self._stream} at {self._sink.address}"
-        if job.get("sink.delivery") is not None:
-            raise ConfigError("sink.delivery has no meaning here: a load writes each row once")
-        for name in ("streamColumn", "idColumn"):
+        for name in ("delivery", "streamColumn", "idColumn", "shards"):
             if name in self._sink.explicit:
                 raise ConfigError(
-                    f"sink.{name} has no meaning here: a load fills one stream, whose server gives the ids"
+                    f"sink.{name} has no meaning here: a load writes each row once, and in order, to one stream, whose "
+                    "server gives the ids"
                 )
-        if self._sink.shards is not None:
-            raise ConfigError("sink.shards has no meaning here: a load keeps the order of its files in one stream")
         trigger_of(job)
         with connect(self._sink.address) as server:
             view_streams(server, [self._stream])  # raises an error if the key is no stream
 
     def resume(self, spark: SparkSession) -> None:
         """Find out what earlier runs have loaded. Raises JobError if one of their files was changed, or if they have
-        filled another stream; TableError for a checkpoint in a table."""
+        filled another stream; StreamMissingError if it is gone; TableError for a checkpoint in a table."""
         check_checkpoint(spark, self._checkpoint)
         log = FileLog.read(spark, self._checkpoint)
         if log.query and log.into != self._into:
@@ -242,6 +239,11 @@ class Load(JobPart):
         self._loaded = sum(count for file, count in self._files.rows.items() if file in log.files)
         self._progress, self._log = RunProgress(log.query, log.last), log
         with connect(self._sink.address) as server:
+            if self._loaded and not view_streams(server, [self._stream]):
+                raise StreamMissingError(
+                    f"stream {self._into} is gone, and checkpoint {self._checkpoint} has loaded {self._loaded:,} rows "
+                    "into it. Set another job.checkpoint, which loads all files; or create the stream to load new ones"
+                )
             self._rows_before = self._count_rows(server, self._progress)
 
     def plan(self) -> Facts:

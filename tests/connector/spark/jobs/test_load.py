@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 import spark_streams
-from spark_streams.connector.errors import JobError
+from spark_streams.connector.errors import JobError, StreamMissingError
 from spark_streams.jobs.job import ACCESS_SHAPE, CheckedError, Job
 from spark_streams.jobs.job_config import load
 from spark_streams.jobs.programs.load import PROGRAM
@@ -187,6 +187,22 @@ def test_another_stream_gets_all_files_by_another_checkpoint_only(run: Load, ser
             run(check=check)
     assert counts(run(f"job.checkpoint={folder.parent}/new")) == (10, 0, 0)
     assert order(server) == list(range(10))
+
+
+def test_a_stream_that_is_gone_is_not_taken_for_a_loaded_one(run: Load, server: Server, folder: Path) -> None:
+    """As that of a bundled engine that has ended. The summary called all rows loaded."""
+    write(folder / "a.csv", range(3))
+    assert counts(run()) == (3, 0, 0)
+    with server.client() as client:
+        client.delete("out")
+    for check in (True, False):
+        with pytest.raises(StreamMissingError, match="stream out at .* is gone, and .* has loaded 3 rows into it.*Set"):
+            run(check=check)
+    with server.client() as client:
+        client.xgroup_create("out", "etl", mkstream=True)
+    write(folder / "b.csv", range(3, 5))
+    assert counts(run()) == (2, 3, 0)
+    assert order(server) == [3, 4]
 
 
 def test_a_stream_that_has_moved_goes_on_after_its_checkpoint_is_told(run: Load, server: Server, folder: Path) -> None:
