@@ -115,7 +115,7 @@ class Bookmarked(roles.GroupRole):
                 set_to=Start(at.position, at.read), mark=at.mark if at.number else None, touch=at.number > 0
             )
             for stream, at in settled.in_place().at.items()
-            if settled.is_first or (mark := settled.marks[stream]) is None or mark.id != at.position
+            if settled.is_first or (mark := settled.marks[stream]) is None or mark[:2] != (at.position, at.number)
         }
         change_groups(client, changes)
         return entries
@@ -219,13 +219,11 @@ class ScratchSteps(roles.GroupSteps):
         for count, position in inside[:-1]:
             ranges.append(Range(self.stream, after, position, count))
             after = position
-        within_limit = [position for _, position in self.reached if not self._is_above_limit(position)]
+        # The group may have got to its position with the entry above the limit.
+        above = self.position if sum(count for count, _ in self.reached) > wanted.count else None
+        within_limit = [position for _, position in self.reached if position != above]
         end = wanted.last if self.is_at_the_end or not within_limit else min(within_limit[-1], wanted.last)
         return ranges, Range(self.stream, after, end) if after < end else None
-
-    def _is_above_limit(self, position: StreamId) -> bool:
-        """Whether the group got there with the entry above the limit."""
-        return position == self.position and sum(count for count, _ in self.reached) > self.wanted.count
 
 
 def exact_ranges(

@@ -13,6 +13,7 @@ import redis
 from spark_streams.connector.errors import DataLossError
 from spark_streams.connector.source.stream_reader import StreamReader
 from spark_streams.connector.spark.data_source import ReadMaxRows
+from tests.remedies import carry_out
 from tools.driving import ALL, SMALL, add, drain, positions, read, reader, stop_all
 from tools.sending import before_sending
 from tools.servers.server import Server
@@ -68,6 +69,23 @@ def test_batches_have_the_limit_and_the_group_shows_exactly_what_is_read(server:
     assert min(tasks[:-1]) > 1
     assert group_state(client) == (ids[-1], 620, 0)
     assert [group["name"] for group in client.xinfo_groups("s")] == ["g"], "the scratch group is gone"
+
+
+def test_the_group_stands_at_the_end_after_a_seek_back_and_a_batch_that_ends_at_the_same_id(
+    server: Server, client: redis.Redis
+) -> None:
+    ids = spread(client, 5)
+    for number in range(2):
+        one = reader(server, **NO_ACK)
+        at = one.initialOffset() if number == 0 else at
+        end = one.latestOffset(at, ALL)
+        assert read(one, at, end) == list(range(5))
+        one.commit(end)
+        assert one.latestOffset(end, ALL) == end
+        one.stop()
+        assert group_state(client) == (ids[-1], 5, 0)
+        at = end
+        carry_out(server, "(rstream groups seek s --group g --to earliest --even-active --yes)")
 
 
 def test_a_scratch_group_that_a_killed_run_has_left_changes_nothing_and_goes(
