@@ -74,10 +74,10 @@ def test_batches_have_the_limit_and_the_group_shows_exactly_what_is_read(server:
 def test_the_group_stands_at_the_end_after_a_seek_back_and_a_batch_that_ends_at_the_same_id(
     server: Server, client: redis.Redis
 ) -> None:
-    ids = spread(client, 5)
-    for number in range(2):
+    ids, at = spread(client, 5), None
+    for _run in range(2):
         one = reader(server, **NO_ACK)
-        at = one.initialOffset() if number == 0 else at
+        at = at or one.initialOffset()
         end = one.latestOffset(at, ALL)
         assert read(one, at, end) == list(range(5))
         one.commit(end)
