@@ -203,7 +203,7 @@ def job(server: Running, table: Table, case: Case, folder: Path) -> Iterator[Non
         "columns": COLUMNS,
         "table": table.settings,
         "dead_letters": {"stream": "dead"},
-        "job": {"checkpoint": str(folder / "checkpoint"), "trigger": f"{case.interval} seconds"},
+        "job": {"checkpoint": str(folder / "checkpoint"), "trigger": f"{max(case.interval * 1_000, 1)}ms"},
     }
     running = _Job("etl", settings, Console(quiet=True))
     running.stop.listen()
