@@ -22,7 +22,7 @@ def etl(job: Job) -> None:
         outputs.write(batch, number)
         query.count_dead_letters(dead_letters.write(batch))
 
-    query.run(rows, rules.judging(write))
+    query.run(*rules.judging(rows, write, outputs.is_one_table))
     job.summarize(query, rules, outputs, dead_letters)
 
 

@@ -127,19 +127,22 @@ def test_columns_that_a_table_is_partitioned_by_are_among_its_columns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "first"),
+    ("text", "is_kept", "first"),
     [
-        ('[table]\npath = "a"', "write"),
-        (SINK, "count"),
-        ('[table]\nformat = "deltalake"\npath = "a"', "count"),
-        ('[table]\nformat = "jdbc"\nonce = false\n[table.options]\nurl = "jdbc:x"\ndbtable = "t"', "count"),
+        ('[table]\npath = "a"', True, "write"),
+        (SINK, True, "count"),
+        ('[table]\nformat = "deltalake"\npath = "a"', True, "count"),
+        ('[table]\nformat = "deltalake"\npath = "a"', False, "write"),
+        ('[table]\nformat = "jdbc"\nonce = false\n[table.options]\nurl = "jdbc:x"\ndbtable = "t"', True, "count"),
     ],
 )
-def test_rows_are_counted_after_they_are_written_if_they_are_visible_all_at_once(text: str, first: str) -> None:
+def test_rows_are_counted_after_they_are_written_if_they_are_visible_all_at_once(
+    text: str, is_kept: bool, first: str
+) -> None:
     """The first job reads the batch: of a stream or of jdbc it would write rows before all of the batch is read."""
     (output,) = outputs(text)
     steps = Mock()
     steps.count.return_value = 3
-    assert replace(output, writer=steps).write(Mock(), steps.count, 7) == 3
+    assert replace(output, writer=steps).write(Mock(), steps.count, 7, is_kept) == 3
     assert steps.mock_calls[0][0] == first
     assert steps.write.call_count == 1

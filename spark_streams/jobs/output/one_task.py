@@ -27,12 +27,18 @@ def application_of(spark: SparkSession, transaction: str | None) -> str | None:
 
 
 def write_in_one_task(rows: DataFrame, write: Callable[[Pages], Pages]) -> None:
-    """Pass the rows to the function as a stream, so no process holds them all in memory.
+    """Pass the rows to the function as a stream, so no process holds them all in memory. All are read.
 
     Its column `written` is false if the table holds the batch already.
     """
-    # Not repartition: its shuffle writes all rows to a disk first. The job `etl` has them in its cache.
-    map_in_arrow(rows.coalesce(1), write, "written BOOLEAN").collect()
+
+    def to_the_end(pages: Pages) -> Pages:
+        yield from write(pages)
+        for _page in pages:  # The job `etl` counts the rows of this Spark job.
+            pass
+
+    # Not repartition: its shuffle writes all rows to a disk first.
+    map_in_arrow(rows.coalesce(1), to_the_end, "written BOOLEAN").collect()
 
 
 def map_in_arrow(rows: DataFrame, function: Callable[[Pages], Pages], schema: str) -> DataFrame:

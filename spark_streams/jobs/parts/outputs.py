@@ -19,7 +19,7 @@ from spark_streams.jobs.job import Facts, Job, WrittenPart, as_texts, inherit_ac
 from spark_streams.jobs.job_config import FREE, Config, check_keys, value_at
 from spark_streams.jobs.output.owned_table import OutputWriter, OwnedTable
 from spark_streams.jobs.output.ownership import Claimant, check_places, other_places
-from spark_streams.jobs.output.table_columns import DELTA, FILES
+from spark_streams.jobs.output.table_columns import DELTA, FILES, PACKAGES
 from spark_streams.jobs.output.table_config import SHAPE as TABLE
 from spark_streams.jobs.output.table_config import TableConfig
 from spark_streams.jobs.parts.rules import Judged, Rules
@@ -108,14 +108,15 @@ class JobOutput:
                 names = good.selectExpr(sql).columns
                 yield from ((name, F.expr(sql) if len(names) == 1 else F.col(quoted(name))) for name in names)
 
-    def write(self, good: DataFrame, count: Callable[[], int], number: int) -> int:
+    def write(self, good: DataFrame, count: Callable[[], int], number: int, is_kept: bool) -> int:
         """Write one micro-batch. Return how many rows are written. count: counts the good rows.
 
-        The first Spark job reads the batch into memory. That is the table's own if its rows are visible all at once.
+        is_kept: whether the first Spark job reads the batch into memory. That is the table's own if its rows are
+        visible all at once, and all tasks write it.
         """
         assert self.writer is not None
         if self.is_whole:
-            if not (isinstance(self.to, TableConfig) and self.to.kind in (*FILES, DELTA)):
+            if is_kept and not (isinstance(self.to, TableConfig) and self.to.kind in (*FILES, DELTA)):
                 count()
             self.writer.write(good, number)
             return count()
@@ -260,21 +261,28 @@ class Outputs(WrittenPart):
             **{output.shown: output.plan for output in self._outputs},
         }
 
+    @property
+    def is_one_table(self) -> bool:
+        """Whether there is one table alone, which takes all good rows, and shows those of a batch all at once."""
+        [output, *others] = self._outputs
+        is_table = isinstance(output.to, TableConfig) and output.to.kind in (*FILES, *PACKAGES)
+        return is_table and output.is_whole and not others and self._sql is None
+
     def write(self, judged: Judged, number: int) -> None:
         """Write the good rows of a micro-batch to all outputs. number: of the batch."""
         if self._sql is None:
-            self._write_all(judged.good, lambda: sum(n for key, n in judged.counts().items() if key[1] is None), number)
+            self._write_all(judged.good, lambda: judged.counts().good, number, judged.is_kept)
             return
         transformed = apply_sql(judged.good, self._sql).persist()
         try:
             count = transformed.count()
-            self._write_all(transformed, lambda: count, number)
+            self._write_all(transformed, lambda: count, number, True)
         finally:
             transformed.unpersist()
 
-    def _write_all(self, rows: DataFrame, count: Callable[[], int], number: int) -> None:
+    def _write_all(self, rows: DataFrame, count: Callable[[], int], number: int, is_kept: bool) -> None:
         for output in self._outputs:
-            self._written[output.name] += output.write(rows, count, number)
+            self._written[output.name] += output.write(rows, count, number, is_kept)
 
     def summary(self) -> Facts:
         main_counts = {output.shown: self._written[output.name] for output in self._outputs if output.is_main}

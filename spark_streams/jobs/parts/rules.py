@@ -6,8 +6,9 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
@@ -21,7 +22,7 @@ from pyspark.sql.types import (
 )
 
 from spark_streams.connector.deadletter.routing import TO, route_dead_letters
-from spark_streams.connector.errors import ConfigError, DecodeError, TableError
+from spark_streams.connector.errors import ConfigError, DecodeError, JobError, TableError
 from spark_streams.connector.options.access_options import SinkOptions
 from spark_streams.connector.options.parsers import delays
 from spark_streams.connector.source.rows.columns import UNFIT
@@ -75,18 +76,26 @@ def _texts(name: str, kind: str) -> tuple[Column, Column]:
     return F.lit(name), F.struct(*[F.lit(text).alias(part) for part, text in texts.items()])
 
 
+class Counts(NamedTuple):
+    """Numbers of rows of a micro-batch. bad: by stream, reason, and whether they wait for a retry."""
+
+    good: int
+    bad: Counter[tuple[str, str, bool]]
+
+
 @dataclass(frozen=True)
 class Judged:
-    """Rows of a micro-batch, which stay in memory while it is written.
+    """Rows of a micro-batch.
 
     rows: all, with the columns `_reason`, `_error` and `_message` and those of the entry, null for a good row; good:
-    the good rows, with their columns alone; counts: counts them, once, by stream, reason (null for good rows), and
-    whether they wait for a retry. The first Spark job of a batch reads it into memory, with all tasks.
+    the good rows, with their columns alone; counts: counts them, once; is_kept: whether the first Spark job reads the
+    batch into memory, with all tasks. Otherwise the one that writes the good rows counts them, before `counts` returns.
     """
 
     rows: DataFrame
     good: DataFrame
-    counts: Callable[[], Mapping[tuple[str, str, bool], int]]
+    counts: Callable[[], Counts]
+    is_kept: bool
 
 
 class Rules(JobPart):
@@ -160,11 +169,11 @@ class Rules(JobPart):
     def good(self, rows: DataFrame) -> DataFrame:
         """Return the good rows, before the query starts: Spark analyzes types and rules. Raises ConfigError."""
         try:
-            verdicts = self._with_verdicts(rows)
-            verdicts.schema  # noqa: B018 - the attribute starts Spark's analysis
+            judged = self._judged(rows)
+            judged.schema  # noqa: B018 - the attribute starts Spark's analysis
         except Exception as error:
             raise ConfigError(f"{self._columns.where} or [[rule]]: {first_line(error)}") from error
-        return self._good(verdicts)
+        return self._good(judged)
 
     def require(self, required: Sequence[tuple[str, str, Column]]) -> None:
         """Make rows bad that a table cannot hold, because they have no value for one of its columns. required: for each
@@ -173,30 +182,59 @@ class Rules(JobPart):
             self.__dict__.pop("_first_verdict", None)  # of the analysis before
         self._required = required
 
-    def judging(self, write: Callable[[Judged, int], None]) -> Callable[[DataFrame, int], None]:
-        """Return a writer of micro-batches, which judges the rows and passes them to this function, with the number of
-        the batch."""
+    def judging(
+        self, rows: DataFrame, write: Callable[[Judged, int], None], at_once: bool
+    ) -> tuple[DataFrame, Callable[[DataFrame, int], None]]:
+        """Return the judged rows, and a writer of their micro-batches, which passes them to this function, with the
+        number of the batch. at_once: whether one Spark job can write the good rows of a batch, and read it meanwhile.
+
+        Then a batch is not kept in memory if the one before had good rows only. If it has bad rows, it is read again.
+        """
+        judged = self._judged(rows)
+        # A verdict by chance may be another one when the batch is read again.
+        at_once = at_once and judged._jdf.queryExecution().analyzed().deterministic()
+        follows_good_ones = False
 
         def judge(rows: DataFrame, number: int) -> None:
-            verdicts = self._with_verdicts(rows).persist()
+            nonlocal follows_good_ones
+            is_kept = not (at_once and follows_good_ones)
+            observation, counted = Observation(), rows.persist() if is_kept else rows
+            if not is_kept:
+                good = F.count_if(F.col("_reason").isNull())
+                counted = rows.observe(observation, good.alias("good"), F.count("_reason").alias("bad"))
+            counts = functools.cache(lambda: self._count(rows) if is_kept else self._counted(rows, observation))
             try:
-                counts = functools.cache(lambda: self._count(verdicts))
-                write(Judged(verdicts, self._good(verdicts), counts), number)
-                self._entries += sum(counts().values())
+                write(Judged(rows, self._good(counted), counts, is_kept), number)
+                self._entries += counts().good + counts().bad.total()
+                follows_good_ones = not counts().bad
             finally:
-                verdicts.unpersist()
+                rows.unpersist()
 
-        return judge
+        return judged, judge
 
-    def _count(self, verdicts: DataFrame) -> dict[tuple[str, str, bool], int]:
-        """Return numbers of rows by stream, reason (null for good rows), and whether they wait for a retry."""
+    def _counted(self, rows: DataFrame, observation: Observation) -> Counts:
+        """Return the numbers of rows after one Spark job has read and counted them. Raises JobError."""
+        seen = observation.get
+        if not seen["bad"]:
+            return Counts(seen["good"], Counter())
+        counts = self._count(rows.persist())
+        again = {"good": counts.good, "bad": counts.bad.total()}
+        if again != seen:
+            raise JobError(
+                f"a micro-batch was read twice, with different rows: first {seen['good']:,} good and {seen['bad']:,} "
+                f"bad ones, then {again['good']:,} and {again['bad']:,}. Start the job again: it reads this batch once"
+            )
+        return counts
+
+    def _count(self, rows: DataFrame) -> Counts:
         is_retried = F.lit(False)
         if self._retry_delay:
             is_retried = F.col("_reason").isNotNull() & (F.col("_attempt") <= len(delays(self._retry_delay)))
         keys = ("_stream", "_reason", is_retried.alias("again"))
-        with session_settings(verdicts.sparkSession, _PLANNED_AT_ONCE):
-            rows = verdicts.groupBy(*keys).count().collect()
-        return {(row["_stream"], row["_reason"], row["again"]): row["count"] for row in rows}
+        with session_settings(rows.sparkSession, _PLANNED_AT_ONCE):
+            found = rows.groupBy(*keys).count().collect()
+        counts = Counter({(row["_stream"], row["_reason"], row["again"]): row["count"] for row in found})
+        return Counts(counts.pop((None, None, False), 0), counts)
 
     def plan(self) -> Facts:
         types = f"{len(self._columns.types)} columns"
@@ -208,12 +246,10 @@ class Rules(JobPart):
     def summary(self) -> Facts:
         return {"entries": self._entries}
 
-    def _with_verdicts(self, entries: DataFrame) -> DataFrame:
-        """Return the columns under their names, with `_reason` (null for a good row) and what a dead letter needs.
-
-        The rows of a batch are cached while it is written: a good row has nulls for what only a dead letter needs.
-        """
-        rows = entries.withColumn("_verdict", self._first_verdict)
+    def _judged(self, rows: DataFrame) -> DataFrame:
+        """Return the columns under their names, with `_reason` (null for a good row) and what a dead letter needs. Of
+        a good row that is null: the rows of a batch may stay in memory while it is written."""
+        rows = rows.withColumn("_verdict", self._first_verdict)
         texts = {f"_{name}": F.col(f"_verdict.{name}") for name in ("reason", "error", "message")}
         is_bad = F.col("_verdict").isNotNull()
         of_letters = {name: F.when(is_bad, F.col(name)) for name in ("_stream", "_id", "_fields", *self._retry_columns)}
@@ -238,8 +274,8 @@ class Rules(JobPart):
             message = F.lit(f"the row has no value for column {name!r}, which is NOT NULL in table {table}")
             yield F.when(is_null, _verdict(F.lit(f"null: {name}"), TableError.condition, message))
 
-    def _good(self, verdicts: DataFrame) -> DataFrame:
-        return verdicts.where("_reason IS NULL").select(*[F.col(quoted(name)) for name in self.names])
+    def _good(self, judged: DataFrame) -> DataFrame:
+        return judged.where("_reason IS NULL").select(*[F.col(quoted(name)) for name in self.names])
 
 
 class DeadLetters(WrittenPart):
@@ -273,7 +309,7 @@ class DeadLetters(WrittenPart):
 
     def write(self, judged: Judged) -> Mapping[str, int]:
         """Write the bad rows of a micro-batch. Return the number of dead letters by the stream of their entries."""
-        counts = {key: count for key, count in judged.counts().items() if key[1] is not None}
+        counts = judged.counts().bad
         if counts:
             # Each entry is judged once, and a replay of its batch must write the same dead letter.
             rows = judged.rows if self._source.retry_delay else judged.rows.withColumn("_deliveries", F.lit(1))

@@ -54,6 +54,14 @@ where = "amount >= 10"
 select = ["n"]
 table = {{{large}}}
 """
+ALONE = """
+url = "{url}"
+source = {{streams = "orders", group = "etl", startingOffsets = "earliest", maxEntriesPerTrigger = 5}}
+columns = {{n = "INT", who = "STRING"}}
+dead_letters.stream = "orders:dead"
+job = {{checkpoint = "{folder}/checkpoint"}}
+table = {{{table}}}
+"""
 ARCHIVE = """
 url = "{url}"
 source = {{streams = "orders", group = "archive"}}
@@ -132,10 +140,10 @@ def test_the_jobs_write_each_row_once(
     config = ETL.format(url=server.url, folder=tmp_path, **tables)
     write = JobOutput.write
 
-    def killed(self: JobOutput, good: Any, count: int, batch: int) -> int:
+    def killed(self: JobOutput, good: Any, count: int, batch: int, is_kept: bool) -> int:
         if (self.name, batch) == ("large", 1):
             raise KilledError
-        return write(self, good, count, batch)
+        return write(self, good, count, batch, is_kept)
 
     monkeypatch.setattr(JobOutput, "write", killed)
     with pytest.raises(Exception, match="KilledError"):
@@ -154,6 +162,28 @@ def test_the_jobs_write_each_row_once(
     assert sorted(dict(row["fields"])[b"n"] for row in kept) == sorted([*(b"%d" % n for n in range(20)), b"x"])
     with server.client() as client:
         assert client.xlen("orders") == 0
+
+
+@pytest.mark.long
+def test_a_table_alone_is_written_while_its_batches_are_read(
+    spark: SparkSession, server: Server, kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = (11, 13)
+    with server.client() as client:
+        for n in range(25):
+            client.xadd("orders", {"n": n if n not in bad else "none", "who": "ann"})
+    text = ALONE.format(url=server.url, folder=tmp_path, table=toml(kind.settings("alone")))
+    kept, write = list[bool](), JobOutput.write
+
+    def seen(self: JobOutput, good: Any, count: int, batch: int, is_kept: bool) -> int:
+        kept.append(is_kept)
+        return write(self, good, count, batch, is_kept)
+
+    monkeypatch.setattr(JobOutput, "write", seen)
+    told = run(spark, etl, text, monkeypatch)
+    assert kept == [True, False, False, True, False]
+    assert (told["entries"], told["dead"]) == (25, 2)
+    assert sorted(row["n"] for row in kind.rows("alone")) == [n for n in range(25) if n not in bad]
 
 
 N = pa.schema({"n": pa.int32()})
