@@ -168,6 +168,7 @@ class Cluster(Server):
     def _outside(self, commands: Sequence[Command]) -> list[Reply]:
         legs: dict[Connection, _Leg] = {}
         anywhere: list[int] = []
+        homes: dict[int, Connection] = {}  # by slot: its commands stay in order, though the map may change
         for place, command in enumerate(commands):
             if command[0] == "UNWATCH":
                 for connection in set(self._watched.values()):
@@ -178,7 +179,7 @@ class Cluster(Server):
             if not split:
                 anywhere.append(place)
             for key, part in split:
-                to = self.connection_for(key)
+                to = homes.setdefault(slot(key), self.connection_for(key))
                 if part[0] == "WATCH":
                     self._watched[slot(key)] = to
                 leg = legs.setdefault(to, _Leg())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -109,6 +110,17 @@ def test_a_slot_that_has_moved_is_followed(cluster: RedisCluster, server: Server
     cluster.move(slot_of(b"s"), elsewhere(cluster, "s"))
     assert server.execute("XLEN", "s") == 1
     assert topology_of(server.address).node_of(slot_of(b"s"))[1] == cluster.owner("s")
+
+
+def test_commands_of_one_slot_stay_in_order_though_the_map_changes_between_them(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = topology_of(server.address)
+    owners = itertools.cycle(known.masters())
+    monkeypatch.setattr(known, "node_of", lambda slot: next(owners))
+    server.execute_all([("XADD", "s", "*", "n", n) for n in range(6)])
+    monkeypatch.undo()
+    assert [fields[1] for _, fields in server.execute("XRANGE", "s", "-", "+")] == [b"%d" % n for n in range(6)]
 
 
 def test_a_repeated_request_reports_that_a_slot_has_moved(
