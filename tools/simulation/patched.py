@@ -66,7 +66,7 @@ def in_world(world: World) -> Iterator[None]:
 
 
 def _ticks(patch: pytest.MonkeyPatch) -> None:
-    original_init, original_send, original_refresh = Connection.__init__, Connection.send, Topology._refresh
+    original_init, original_send, original_refresh = Connection.__init__, Connection.send, Topology.refresh
 
     def init(self: Connection, address: Address, node_address: Address | None = None) -> None:
         world = world_of["now"]
@@ -111,7 +111,7 @@ def _ticks(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(Connection, "__init__", init)
     patch.setattr(Connection, "send", send)
-    patch.setattr(Topology, "_refresh", refresh)
+    patch.setattr(Topology, "refresh", refresh)
 
 
 def _require_life() -> None:

@@ -85,7 +85,9 @@ class Cluster(Server):
         self._topology = topology_of(address)
         self._connections: dict[Node, Connection] = {}
         self._watched: dict[int, Connection] = {}  # slot → connection on which its keys are watched
-        self._topology.masters()
+        # The known map is of any age: the watch ends with the last connection. Who repeats nothing needs that of now.
+        read = self._topology.refresh if follows else self._topology.masters
+        read()
 
     def close(self) -> None:
         for connection in self._connections.values():

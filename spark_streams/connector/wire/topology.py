@@ -1,8 +1,8 @@
 """The slot map of a cluster: one map for each address in a process, read with CLUSTER SLOTS.
 
-The map is read again after an error that shows it wrong (MOVED, a lost node), and once a second by the watch
-(`ClusterWatch`). A node that was cut off or stood still reports an old state: an answer counts if its
-epoch is not below one that was seen, and a node that reports the cluster as down is used last.
+The map is read again for a caller that repeats nothing, after an error that shows it wrong (MOVED, a lost node), and
+once a second by the watch (`ClusterWatch`). A node that was cut off or stood still reports an old state: an answer
+counts if its epoch is not below one that was seen, and a node that reports the cluster as down is used last.
 """
 
 from __future__ import annotations
@@ -98,11 +98,11 @@ class Topology:
     def __init__(self, address: Address) -> None:
         self.address = address
         self.watch = ClusterWatch(self)
-        self._lock = threading.Lock()  # protects the attributes below, except the map, which is replaced as a whole
+        self._lock = threading.RLock()  # protects the attributes below, except the map, which is replaced as a whole
         self._map: SlotMap | None = None
         self._is_wrong = True
         self._read = 0.0  # time of the last read
-        self._moved: dict[int, Node] = {}  # moves that nodes reported since the last read
+        self._moved: dict[int, Node] = {}  # moves reported since the last read, of any age: a node may have left
         self._last_answering: tuple[Node, Connection] | None = None  # the last node that has answered
 
     def node_of(self, slot: int) -> Node:
@@ -135,7 +135,16 @@ class Topology:
     def refresh(self) -> SlotMap:
         """Read the map again and return it. Raises as `node_of`."""
         with self._lock:
-            return self._refresh()
+            self._is_wrong = False
+            moved, self._moved = self._moved, {}
+            try:
+                slot_map = self._newest()
+            except errors.RStreamError:
+                self._is_wrong = True
+                raise
+            self._map = slot_map.with_owners({slot: node for slot, node in moved.items() if node in slot_map.masters})
+            self._read = time.monotonic()
+            return self._map
 
     def _current_map(self) -> SlotMap:
         slot_map = self._map
@@ -144,19 +153,7 @@ class Topology:
         with self._lock:
             if self._map is not None and (not self._is_wrong or time.monotonic() - self._read < _FRESH_ENOUGH):
                 return self._map
-            return self._refresh()
-
-    def _refresh(self) -> SlotMap:
-        self._is_wrong = False
-        moved, self._moved = self._moved, {}
-        try:
-            slot_map = self._newest()
-        except errors.RStreamError:
-            self._is_wrong = True
-            raise
-        self._map = slot_map.with_owners(moved) if moved else slot_map
-        self._read = time.monotonic()
-        return self._map
+            return self.refresh()
 
     def _newest(self) -> SlotMap:
         """Return the report of a node that is not behind the known map; if all are, the newest. Raises as `node_of`."""

@@ -138,6 +138,27 @@ def test_a_repeated_request_reports_that_a_slot_has_moved(
         assert session.run(lambda server: server.execute("XLEN", "s")) == 1
 
 
+@pytest.mark.parametrize("known_by", ["the map", "MOVED"])
+def test_a_new_connection_asks_no_node_that_has_left(
+    known_by: str, cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the process knows is of any age: the watch of its map ends with the last connection."""
+    monkeypatch.setattr(topology, "_EVERY", 30.0)
+    address, stream = Address.parse(f"{cluster.url}/0"), f"of a node that {known_by} names"
+    home, slot, port = cluster.owner(stream), slot_of(stream.encode()), cluster.meet()
+    if known_by == "the map":
+        cluster.move(slot, port)
+    with connect(address) as server:
+        server.execute("XADD", stream, "*", "n", 1)
+        cluster.move(slot, port)
+        assert server.execute("XLEN", stream) == 1
+        assert topology_of(address).node_of(slot)[1] == port
+    cluster.move(slot, home)
+    cluster.leave(port)
+    with connect(address) as server:
+        assert server.execute("XLEN", stream) == 1
+
+
 def test_a_key_is_asked_for_where_its_slot_is_on_its_way_to(cluster: RedisCluster, server: Server) -> None:
     server.execute_all([("XADD", "s", "*", "n", 1), ("XADD", "{s}2", "*", "n", 1)])
     to = half_moved(cluster, slot_of(b"s"), ["s"])
