@@ -128,7 +128,7 @@ def test_each_row_and_each_dead_letter_is_there_once(secured: RedisCluster, tmp_
     (tmp_path / "etl.toml").write_text("\n".join([text, "[spark]", 'master = "local[2]"', *spark]))
     streams = [word for name in (*STREAMS, LATE, DEAD) for word in ("--stream", name)]
     asked = CliRunner().invoke(main, ["doctor", url, *streams, "--for", "reading", "--for", "writing"])
-    assert "user etl has all for reading and writing" in " ".join(asked.output.split()), asked.output
+    assert "user has all rights for reading and writing, on flights-0" in " ".join(asked.output.split()), asked.output
 
     kill_amid_a_batch(started(tmp_path, url), tmp_path)
     again = started(tmp_path, url)
