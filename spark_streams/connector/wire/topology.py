@@ -189,21 +189,19 @@ class Topology:
 
     def _ask(self, node: Node) -> SlotMap:
         """Read the map of one node. Raises ServerUnreachableError, ServerReplyError, UnsupportedError."""
-        last = self._last_answering
+        last, self._last_answering = self._last_answering, None  # interrupted, it has an unread answer
         if last is not None and last[0] != node:
             last[1].close()
-            self._last_answering = last = None
+            last = None
         try:
             server = connect_to_node(self.address, node, ANSWER_WITHIN) if last is None else last[1]
             slots, cluster_info = server.pipeline(_ASK)
         except errors.ServerUnreachableError:
-            self._last_answering = None
             if last is not None:
                 return self._ask(node)  # a connection opened long ago may have ended since
             raise
         if isinstance(slots, ReplyError):
             server.close()
-            self._last_answering = None
             if "cluster support disabled" in str(slots):
                 raise errors.UnsupportedError(
                     f"the server at {self.address} is not a node of a cluster: write redis:// in place of "

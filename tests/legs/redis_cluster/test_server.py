@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from unittest.mock import Mock
 
 import pytest
 
@@ -13,7 +14,7 @@ from spark_streams.connector.options.access_options import server_of
 from spark_streams.connector.wire import topology
 from spark_streams.connector.wire.address import Address
 from spark_streams.connector.wire.connect import connect
-from spark_streams.connector.wire.connection import Server
+from spark_streams.connector.wire.connection import Connection, Server
 from spark_streams.connector.wire.scan import list_streams, matching_streams, streams_if_few
 from spark_streams.connector.wire.session import Session
 from spark_streams.connector.wire.topology import SlotMap, topology_of
@@ -157,6 +158,20 @@ def test_a_new_connection_asks_no_node_that_has_left(
     cluster.leave(port)
     with connect(address) as server:
         assert server.execute("XLEN", stream) == 1
+
+
+def test_the_answer_to_an_interrupted_question_is_not_taken_for_that_to_the_next(
+    cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C in a notebook."""
+    known, slot = topology_of(Address.parse(f"{cluster.url}/0")), slot_of(b"s")
+    known.refresh()
+    monkeypatch.setattr(Connection, "replies", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        known.refresh()
+    monkeypatch.undo()
+    cluster.move(slot, elsewhere(cluster, "s"))
+    assert known.refresh().owners[slot] == ("127.0.0.1", cluster.owner("s"))
 
 
 def test_a_key_is_asked_for_where_its_slot_is_on_its_way_to(cluster: RedisCluster, server: Server) -> None:
