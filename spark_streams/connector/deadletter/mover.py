@@ -88,7 +88,9 @@ class RedriveState:
         try:
             state = cls(**json.loads(value or b""))
             StreamId.parse(state.bound)
-            return replace(state, to=tuple(state.to))
+            types = [str, int, str, str, int, int, list, *[str] * len(state.to)]
+            is_ours = [type(one) for one in (*vars(state).values(), *state.to)] == types
+            return replace(state, to=tuple(state.to)) if is_ours else None
         except (ValueError, TypeError, AttributeError, RecursionError):
             return None
 

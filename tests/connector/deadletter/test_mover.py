@@ -57,7 +57,9 @@ def test_a_note_that_comes_after_the_page_is_finished_is_refused(
 
 
 @pytest.mark.parametrize(
-    "wrong", ['{"run": ' * 1_000, {"bound": 5}, {"to": 5}, {"more": 1}], ids=lambda wrong: str(wrong)[:9]
+    "wrong",
+    ['{"run": ' * 1_000, {"bound": 5}, {"to": 5}, {"to": [1, "a"]}, {"serial": "1"}, {"moved": True}, {"more": 1}],
+    ids=lambda wrong: str(wrong)[:13],
 )
 def test_a_state_that_another_program_has_written_is_refused_by_name(
     server: Server, client: redis.Redis, wrong: str | dict[str, object]

@@ -246,7 +246,7 @@ def test_where_rights_are_taken_away_within_the_transaction_the_entries_are_pend
             with Connection(limited) as connection:
                 with pytest.raises(
                     ServerReplyError,
-                    match="3 dead letters of stream 's', .* as before. .*NOPERM.* ~dead",
+                    match="3 dead letters of stream 's', .* as before. .*NOPERM.* '~dead'",
                 ):
                     all_of(connection)
                 assert (pending_count(client), client.exists(DEAD)) == (3, 0)
