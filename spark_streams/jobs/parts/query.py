@@ -97,10 +97,10 @@ def check_target_time(job: Job, target: int | None) -> None:
 
     target: source.targetBatchTime, in milliseconds.
     """
-    interval = trigger_of(job).get("processingTime")
-    if target is None or interval is None:
+    if target is None or "processingTime" not in trigger_of(job):
         return
-    if int(interval.split()[0]) * _FRACTION > target:
+    interval = str(job.get("job.trigger"))
+    if duration(interval) * _FRACTION > target:
         raise ConfigError(
             f"job.trigger={interval!r} is more than a tenth of source.targetBatchTime ({target} ms): the source cannot "
             'tell the pause from the time of a batch. Set job.trigger = "1ms", and source.minEntriesPerTrigger with '
